@@ -15,6 +15,7 @@ from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs, finished
 
 from megabert import library
+from megabert.tokens.shards.shard_set import ShardSet
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -130,12 +131,16 @@ def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_build_and_an_export_have_the_bytes_of_the_commands(corpus, uninterrupted_run, tmp_path):
+def test_a_build_and_an_export_have_the_bytes_of_the_commands(corpus, uninterrupted_run, tmp_path, capfd):
     settings = ["--lengths", "64", "128", "--vocab-size", "600", "--validation-share", "0.2", "--workers", "1"]
     words = ["build", "--input", str(corpus), "--output", str(tmp_path / "data"), *settings]
     assert run_command("data_prep", words, tmp_path / "out") == 0, (tmp_path / "out").read_text()
     fields = {"lengths": [64, 128], "vocab_size": 600, "validation_share": 0.2}
-    ours = files_of(library.build([str(corpus)], output_dir=tmp_path / "ours", workers=1, **fields).folder)
+    capfd.readouterr()
+    made = library.build([str(corpus)], output_dir=tmp_path / "ours", workers=1, **fields)
+    assert capfd.readouterr() == ("", "")
+    assert (set(made.instances), made.instances[64]["train"] > 0) == ({64, 128}, True)
+    ours = files_of(made.folder)
     theirs = files_of(tmp_path / "data")
     for files in (ours, theirs):
         del files[".lock"]  # names the process
@@ -167,22 +172,16 @@ def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_r
     assert (summary.mean, summary.baseline) == (recorded["mean"], recorded["baseline"])
 
 
-def test_text_becomes_a_model_that_is_scored_and_exported(corpus, shards, tmp_path, capfd):
-    capfd.readouterr()
-    made = library.build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
-    assert set(made.instances) == {64, 128}
-    assert made.instances[64]["train"] > 0
-    assert capfd.readouterr() == ("", "")
+def test_a_model_is_scored_as_a_run_and_as_its_export(first_run, corpus, shards, tmp_path):
     with pytest.raises(library.ConfigError, match="vocab_size"):
         library.build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
-    run = train(tmp_path / "run", made.folder)
-    folder = library.export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
+    folder = library.export(first_run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
     assert transformers.AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 32
-    held_out = made.folder / "instances" / "128"
+    held_out = shards / "instances" / "128"
     score = library.evaluate(folder, data=held_out, task="mlm", device="cpu")
-    again = library.evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
+    again = library.evaluate(first_run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
     assert score == again
-    assert score.examples == made.instances[128]["validation"]
+    assert score.examples == ShardSet.open(held_out, "validation").num_rows
     assert 0 < score.scores["accuracy"] < 1
 
 

@@ -70,17 +70,6 @@ def test_untrained_losses_are_those_of_guessing(make_batch):
     assert abs(output.nsp_loss_sum.item() / 3 - math.log(2)) < 0.1
 
 
-def test_logits_on_request_are_cut_to_the_vocabulary(make_batch):
-    batch = make_batch([30, 25, 12], vocab_size=70)
-    output = model_of().eval()(batch, with_logits=True, with_hidden=True)
-    assert output.mlm_logits_MV.shape == (batch.num_masked, 70)
-    assert output.nsp_logits_B2.shape == (3, 2)
-    assert output.pooled_BD.shape == (3, 32)
-    assert output.hidden_TD.shape == (67, 32)
-    assert output.mlm_correct == (output.mlm_logits_MV.argmax(1) == batch.masked_ids_M).sum()
-    assert output.nsp_correct == (output.nsp_logits_B2.argmax(1) == batch.next_sentence_label_B).sum()
-
-
 def test_padding_of_the_vocabulary_stays_zero(make_batch):
     model = model_of()
     by_name = gradients(model, make_batch([30], vocab_size=70))
@@ -150,18 +139,6 @@ def test_weighted_loss_is_the_mean_over_tokens_of_the_means_of_instances(make_ba
     model.begin_phase(dataclasses.replace(WEIGHTED, masked_lm_weight="equal"))
     assert model.terms == plain_terms
     assert model(batch).weighted_mlm_loss_sum is model(batch).z_loss_sum is None
-
-
-def test_dropout_is_on_in_training_only_and_follows_the_seeds(make_batch):
-    model, batch = model_of(), make_batch([20, 7], vocab_size=70)
-    trained = loss_of(model, batch)
-    assert torch.equal(loss_of(model, batch), trained)
-    batch.instance_seeds_B = batch.instance_seeds_B + 1
-    assert not torch.equal(loss_of(model, batch), trained)
-    model.eval()
-    evaluated = loss_of(model, batch)
-    batch.instance_seeds_B = batch.instance_seeds_B + 1
-    assert torch.equal(loss_of(model, batch), evaluated)
 
 
 class AliveBytes(TorchDispatchMode):
