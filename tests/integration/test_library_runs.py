@@ -97,16 +97,6 @@ def test_ctrl_c_saves_and_gives_the_caller_its_handler_back(shards, tmp_path):
     assert library.resume(tmp_path / "run", device="cpu").is_done
 
 
-def test_a_handler_of_the_callers_own_stays(shards, tmp_path):
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    try:
-        assert train(tmp_path / "run", shards, on_step=lambda *_: signal.raise_signal(signal.SIGINT)).is_done
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert len(heard) == 13
-
-
 def test_a_wrong_setting_or_folder_is_refused(shards, tmp_path):
     with pytest.raises(library.ConfigError, match="learning_rate"):
         library.pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, **{"phases.0.lerning_rate": 1.0})

@@ -37,15 +37,7 @@ def start_and_signal(run: Run, step: int, rank: int, signals: list[signal.Signal
         kill_everything(process)
 
 
-def check_stopped_run_equals(
-    uninterrupted_run: Run,
-    run: Run,
-    step: int,
-    rank: int,
-    signals: list[signal.Signals],
-    *,
-    resumed_by: str | None = None,
-) -> None:
+def check_stopped_run_equals(uninterrupted_run: Run, run: Run, step, rank, signals, *, resumed_by=None) -> None:
     """Stop a run by signals to one rank, start it again, perhaps by another launcher, and compare two complete runs."""
     assert start_and_signal(run, step, rank, signals) == LAUNCHER_CODES[run.launcher], run.output[-4000:]
     verdict = status_of(run)

@@ -12,7 +12,6 @@ from unit.models.test_bert import model_of
 from megabert.downstream.export.config_json import config_json
 from megabert.models.convert import to_huggingface
 from megabert.models.deberta import positions_of
-from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import SpecialIds
 
 CONFIGS = {
@@ -30,11 +29,6 @@ DECODING = replace(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-
-
-@pytest.fixture(params=CONFIGS)
-def config(request) -> ModelConfig:
-    return CONFIGS[request.param]
 
 
 @pytest.mark.parametrize(("span", "farthest"), [(256, 512), (8, 64), (8, 20), (6, 512), (9, 40), (32, 33)])
