@@ -128,7 +128,8 @@ def test_kernels_keep_to_their_budget(cards):
 
 def test_numbers_in_8_bits_are_rounded_by_the_cards_instruction_where_there_is_one():
     table = compiled("--cards", ",".join(ALWAYS))
-    assert [name for name, cards in table.items() if name.endswith("fp8") and "86" in cards] == []
+    older = {name: cards["86"] for name, cards in table.items() if "86" in cards}
+    assert [name for name, taken in older.items() if name.endswith("fp8") or taken["casts"]] == []
     # Each writes two numbers of those that a thread has. On sm_89 Triton goes through float16: exact for bfloat16.
     casts = {name: cards["90"]["casts"] for name, cards in table.items() if cards.get("90", {}).get("casts")}
     assert {name.split()[0]: number for name, number in casts.items()} == {

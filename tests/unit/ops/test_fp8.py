@@ -50,6 +50,21 @@ def test_a_cast_takes_the_nearest_value(dtype8, dtype, generator):
 
 
 @pytest.mark.parametrize("dtype8", [E4M3, E5M2])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 2, 15, 17, 8192])
+def test_rows_of_any_number_are_cast_and_multiplied_as_in_float64_infinities_too(tokens, dtype, dtype8, generator):
+    x, w = rows(generator, tokens, INPUTS, dtype=dtype), rows(generator, OUTPUTS, INPUTS, dtype=dtype)
+    x[::5, 3], x[1::5, 4] = torch.inf, torch.nan
+    values, scales = cast_rows(x, dtype8)
+    exact = {"rtol": 0, "atol": 0, "equal_nan": True}
+    torch.testing.assert_close(values.double() * scales.double(), fp8._rounded(x.double(), dtype8), **exact)
+    product, expected = row_product(x, w, dtype=dtype8), row_product_reference(x, w, dtype=dtype8)
+    assert product[0].isnan().all()
+    assert torch.equal(product.isfinite(), expected.isfinite())
+    assert tokens < 3 or relative(product.nan_to_num(), expected.nan_to_num()) < ROUNDED[dtype]
+
+
+@pytest.mark.parametrize("dtype8", [E4M3, E5M2])
 def test_a_scale_is_the_smallest_power_of_two_that_fits(dtype8):
     top = torch.finfo(dtype8).max
     largest = torch.tensor([[top], [top * 1.01], [top / 2], [top / 2 * 1.01], [1e-20], [3e38]])

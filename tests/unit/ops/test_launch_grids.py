@@ -7,6 +7,7 @@ pytest.importorskip("triton")
 
 from triton.runtime.jit import JITFunction
 
+from megabert.observability.flops import fp8_work
 from megabert.ops import fp8
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
@@ -22,6 +23,7 @@ from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.layer_norm.triton import layer_norm_triton
 from megabert.ops.triton_support import tile_sizes
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
+from megabert.settings.config.model import ModelConfig
 
 TOKENS, HEADS = 1_200_000, 16
 MOST_BEYOND_THE_FIRST = 65_535  # CUDA C++ programming guide, technical specifications by compute capability
@@ -151,6 +153,8 @@ def test_casts_of_a_layer_are_mostly_written_by_kernels_that_have_the_rows(monke
     one, two = (mb_of_casts(monkeypatch, layers=layers) for layers in (1, 2))
     in_a_layer = {kind: round(two[kind] - one[kind], 1) for kind in one}
     assert in_a_layer == {"ride": 402.7, "own": 402.7}
+    _, planned = fp8_work(ModelConfig(preset="large", num_hidden_layers=1), tokens=32_768)
+    assert sum(in_a_layer.values()) == pytest.approx(planned / 1e6, rel=1e-3)
     # In two steps all eight factors would be read again: three bytes for each number.
     monkeypatch.setattr(fp8, "product_before", lambda x: None)
     one, two = (mb_of_casts(monkeypatch, layers=layers) for layers in (1, 2))
