@@ -31,6 +31,7 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "film-rating": ("regression", "film_rating", {"epochs": 1.0}),
     "news-2k": ("classification", "news", {"max_train_examples": 2_000, "epochs": 2.0}),
     "news": ("classification", "news", {"epochs": 2.0}),
+    "bills-4k": ("classification", "bills", {"max_train_examples": 4_000, "max_eval_examples": 2_000, "epochs": 1.0}),
     "snli-2k": ("snli", "snli", {"max_train_examples": 2_000, "max_eval_examples": 2_000, "epochs": 1.0}),
     "snli-10k": ("snli", "snli", {"max_train_examples": 10_000, "max_eval_examples": 2_000, "epochs": 1.0}),
     "squad-3k": (

