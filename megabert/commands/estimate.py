@@ -44,7 +44,7 @@ def add_arguments(parser: Parser) -> None:
     )
     text = "rows of a phase's shards, if there are none yet"
     parser.add_argument("--instances", type=positive, metavar="N", help=text)
-    text = "share of the peak while computing, in fp8 that of bf16 (default: published runs')"
+    text = "share of the peak while computing, in fp8 the share in bf16 (default: published runs')"
     parser.add_argument("--efficiency", type=bounded(number, above=0, most=1), metavar="SHARE", help=text)
     text = "take the rates of machines from here (doctor --prove --save FILE); nodes and GPUs by default too"
     parser.add_argument("--measured", type=Path, metavar="FILE", help=text)

@@ -95,7 +95,7 @@ class Estimate:
     memory: Memory
     """Memory of one GPU with this stage and token budget, part by part."""
     efficiency: float
-    """Share of the peak while computing; in fp8 that of the same model in bf16."""
+    """Share of the peak while computing; in fp8 the share that the same model has in bf16."""
     is_efficiency_assumed: bool
     communication: timing.Communication
     measured: MeasuredRates | None = None
@@ -132,7 +132,7 @@ def estimate(
     Args:
         config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
         cluster: GPUs and nodes.
-        efficiency: Share of the peak while computing, in fp8 that of bf16; None takes the share of published systems.
+        efficiency: Share of the peak while computing, in fp8 the share in bf16; None takes published systems'.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
         measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
 

@@ -163,7 +163,7 @@ def fp8_rates(rates: Rates, gpu: Gpu, *, flops: float, fp8_flops: float, cast_by
         rates: Rates in 16 bits.
         gpu: A GPU that has fp8.
         flops: FLOPs of the model.
-        fp8_flops: Those of them that are multiplied in 8 bits (`fp8_work`).
+        fp8_flops: FLOPs in 8 bits among them (`fp8_work`).
         cast_bytes: Bytes that casts read and write for them.
     """
     in_16_bits_s = fp8_flops / (gpu.peak_tflops["fp8"] * 1e12 * PRODUCT_SHARE)
