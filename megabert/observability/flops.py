@@ -84,7 +84,7 @@ def fp8_work(model: ModelConfig, *, tokens: int) -> tuple[float, float]:
     """
     h, f = model.hidden_size, model.intermediate_size
     gates = 2 if model.traits.is_pre_norm else 1  # GeGLU has two inputs of the inner width
-    flops = 2 / 3 * _matrix_flops(model) * tokens
+    flops = 2 * _matrix_flops(model) * tokens / 3
     cast_bytes = float((16 * h + (1 + gates) * f) * model.layer_passes * tokens)
     if model.generator_size is None:
         return flops, cast_bytes
