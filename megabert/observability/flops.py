@@ -71,15 +71,42 @@ def local_pairs(model: ModelConfig, lengths: ArrayLike) -> int:
     return round(float((present * (2 * reaches + 1) - reaches * (reaches + 1)).sum()))
 
 
+def fp8_work(model: ModelConfig, *, tokens: int) -> tuple[float, float]:
+    """Return the FLOPs that ``precision: fp8`` multiplies in 8 bits, and the bytes that its casts read and write.
+
+    Two thirds of the products with the layers' weights: outputs and gradients of inputs. Each of a product's values is
+    cast, which writes a byte. LayerNorm and GELU have them at hand; a cast of attention's results and of the gradients
+    of queries, keys and values reads their 16 bits as well. Casts of weights, once per step, do not count.
+
+    Args:
+        model: The model's sizes.
+        tokens: Real tokens, without padding.
+    """
+    h, f = model.hidden_size, model.intermediate_size
+    gates = 2 if model.traits.is_pre_norm else 1  # GeGLU has two inputs of the inner width
+    flops = 2 * _matrix_flops(model) * tokens / 3
+    cast_bytes = float((16 * h + (1 + gates) * f) * model.layer_passes * tokens)
+    if model.generator_size is None:
+        return flops, cast_bytes
+    of_generator = fp8_work(model.generator(), tokens=tokens)
+    return flops + of_generator[0], cast_bytes + of_generator[1]
+
+
+def _matrix_flops(model: ModelConfig) -> int:
+    """Return the FLOPs per token of products with the weights of all layers, 6 per weight."""
+    h, f = model.hidden_size, model.intermediate_size
+    matrices = 3 if model.traits.is_pre_norm else 2  # of the feed-forward
+    return (24 * h * h + 6 * matrices * h * f) * model.layer_passes
+
+
 def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int, local: int) -> float:
     """Return the FLOPs of all layers and the embedding projection, as `training_flops` counts them."""
-    layers, h, f = model.layer_passes, model.hidden_size, model.intermediate_size
+    layers, h = model.layer_passes, model.hidden_size
     projection = 6 * h * model.embedding_width if model.projects_embeddings else 0
     projection += 6 * h * h * (model.conv_kernel_size or 0)
     per_pair = 12 * h + 6 * h * len(model.pos_att_type)
-    matrices = 3 if model.traits.is_pre_norm else 2  # of the feed-forward
     pairs = (layers - model.local_layers) * squared_lengths + model.local_layers * local
-    return float(((24 * h * h + 6 * matrices * h * f) * layers + projection) * tokens + per_pair * pairs)
+    return float((_matrix_flops(model) + projection) * tokens + per_pair * pairs)
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:

@@ -3,6 +3,8 @@
 import pytest
 
 from benchmarks.predictions.counts import IN_FP8, by_part, step_work
+from megabert.observability.flops import fp8_work
+from megabert.settings.config.model import ModelConfig
 
 TOKENS, HIDDEN, INTERMEDIATE = 2048, 128, 384
 MODEL = {
@@ -34,5 +36,6 @@ def test_in_8_bits_one_more_layer_adds_two_thirds_of_its_products_and_casts_its_
         casts.append(by_part(work, "bytes")["casts"])
     weights = 4 * HIDDEN**2 + 3 * HIDDEN * INTERMEDIATE
     assert flops[1] - flops[0] == 8 * 4 * TOKENS * weights
+    assert flops[1] - flops[0] == fp8_work(ModelConfig(**MODEL, num_hidden_layers=1), tokens=8 * TOKENS)[0]
     of_attention = 8 * 3 * TOKENS * (HIDDEN + 3 * HIDDEN)  # its output, and the gradients of queries, keys and values
     assert casts[1] - casts[0] == pytest.approx(of_attention + 2 * 3 * weights, rel=0.03)  # and scales

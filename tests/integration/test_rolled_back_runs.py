@@ -1,4 +1,5 @@
-"""NaN gradients on one rank, ten batches in a row: return to the checkpoint, leave the data out, give up after three.
+"""NaN gradients on one rank, ten batches in a row: return to the checkpoint, leave the data out, give up after three;
+an infinity in one batch: leave it out.
 
 The programs that make the trouble are in ``programs/``. They spoil instances by their place in the data, so that a run
 that leaves these instances out really is cured.
@@ -6,6 +7,7 @@ that leaves these instances out really is cured.
 
 import json
 
+import pytest
 from support.runs import Run
 
 from megabert.checkpoints.format import read_checkpoint_manifest
@@ -51,3 +53,22 @@ def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     assert [row["train/rollbacks"] for row in rows][2:] == [0] + [1] * 10
     stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")
     assert [*stored.trainer_state["positions"].values()] == [{"epoch": 0, "offset": 40, "skipped": [[0, 16, 32]]}]
+
+
+def test_a_batch_with_an_infinity_is_skipped_in_8_bits_as_in_16(shards, tmp_path):
+    flags = {"phases.0.global_batch_size": 4, "phases.0.steps": 5, "phases.1.steps": 1}
+    losses = {}
+    for precision in ("bf16", "fp8"):
+        own = {**flags, "precision": precision}
+        run = Run(tmp_path / precision, shards, flags=own, module="integration.programs.infinite")
+        rows = [row for row in run.finish_well() if "train/loss" in row]
+        assert run.output.count("step skipped: loss ") == 1
+        assert "gradients not finite on rank 0 in" in run.output
+        assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+        assert [row["train/skipped_steps"] for row in rows] == [0, 0, 1, 1, 1, 1]
+        assert rows[-1]["train/rollbacks"] == 0
+        losses[precision] = [row["train/loss"] for row in rows]
+        # Four matrices in each of two layers, and their transposes, after six steps and the batch between them.
+        assert run.output.count(f"{16 if precision == 'fp8' else 0} casts of weights") == 7
+    assert losses["fp8"] == pytest.approx(losses["bf16"], rel=2e-2)
+    assert losses["fp8"] != losses["bf16"]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from integration.programs.quick_proof import FAST, NO_JUDGEMENT
 from several_ranks.worker_group import free_port
 from torch.nn import functional
 
+from megabert.cli import main
 from megabert.settings.config.loading import load_run_config
 from megabert.tooling.doctor import engine_steps, machine, probe, proof, rates
 from megabert.tooling.doctor.engine_steps import check_engines
@@ -119,6 +121,24 @@ def test_wrong_kernel_is_named_with_its_error(monkeypatch):
     for finding, form in zip(findings, ("erf", "erf of negative numbers"), strict=True):
         assert f"bias_gelu ({form}, float32) by torch: relative error of out 0.001, allowed 1e-05" in finding.text
         assert "--ops.bias-gelu" in finding.remedy
+
+
+class WrongRow(str):
+    """An op's name, as a comparison that failed."""
+
+    passes, bound = False, 0.0
+
+
+def test_a_remedy_names_a_flag_that_exists(monkeypatch, capsys):
+    monkeypatch.setattr(proof, "compare", lambda op, *_: [WrongRow(op)])
+    findings = failures(check_problems(narrow(precision="fp8"), CPU))
+    flags = {finding.text: re.search(r"--\S+\w", finding.remedy)[0] for finding in findings}
+    assert flags.pop("fp8") == flags.pop("fp8_casts") == "--precision"
+    assert flags.pop("dense") == flags.pop("dropout") == flags.pop("dropout_keys") == "--exclude=NODE"  # of sbatch
+    assert flags.keys() == {"layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb"}
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--help-all"])
+    assert {"--precision", *flags.values()} <= set(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"])

@@ -28,7 +28,7 @@ from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of
 from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
-from megabert.settings.config.run import RunConfig
+from megabert.settings.config.run import OpsConfig, RunConfig
 from megabert.tooling.doctor import links, rates
 from megabert.tooling.doctor.devices import check_ops
 from megabert.tooling.doctor.engine_steps import check_engines
@@ -208,11 +208,19 @@ def check_problems(config: RunConfig, device: torch.device) -> Iterator[Finding]
         usable = usable_backends(op, device.type) if op in BACKENDS else ["torch"]
         backend = usable[0] if asked == "auto" else asked
         rows = list(compare(op, backend, shapes, device))
-        flag = f"--ops.{setting.replace('_', '-')}"
-        remedy = f"Take another backend of this op ({flag}) if there is one, and report this line."
-        yield from (failure("ops", str(row), remedy) for row in rows if not row.passes)
+        yield from (failure("ops", str(row), _remedy(op, setting)) for row in rows if not row.passes)
         if all(row.passes for row in rows):
             masks = sum(row.bound == 0 for row in rows)
             exact = f", {masks} of them bit for bit" if masks else ""
             text = f"{op} by {backend}: {len(rows)} problem(s) within their bounds, values and gradients{exact}"
             yield Finding(area="ops", level="ok", text=text)
+
+
+def _remedy(op: str, setting: str) -> str:
+    """Return what to do about an op that is wrong here, in flags that ``pretrain`` has."""
+    if setting in OpsConfig().backends:
+        flag = f"--ops.{setting.replace('_', '-')}"
+        return f"Take another backend of this op ({flag}) if there is one, and report this line."
+    if op in ("fp8", "fp8_casts"):
+        return "Train in bf16 (--precision bf16), and report this line."
+    return "Leave the node out (sbatch --exclude=NODE), and report this line."

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from megabert.data.mixture import Mixture, open_training_mixture
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
-from megabert.observability.flops import Gpu, require_peak
+from megabert.observability.flops import Gpu, fp8_work, require_peak
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, zero_stage_of
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.names import value_at
@@ -95,6 +95,7 @@ class Estimate:
     memory: Memory
     """Memory of one GPU with this stage and token budget, part by part."""
     efficiency: float
+    """Share of the peak while computing; in fp8 the share that the same model has in bf16."""
     is_efficiency_assumed: bool
     communication: timing.Communication
     measured: MeasuredRates | None = None
@@ -131,7 +132,7 @@ def estimate(
     Args:
         config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
         cluster: GPUs and nodes.
-        efficiency: Share of the peak while computing; None takes the share of published systems.
+        efficiency: Share of the peak while computing, in fp8 the share in bf16; None takes published systems'.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
         measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
 
@@ -261,6 +262,9 @@ def _estimate_phase(
     )
     if whole.measured is None:
         rates = timing.datasheet_rates(cluster, efficiency=whole.efficiency, precision=config.precision)
+        if config.precision == "fp8":
+            in_8_bits, cast_bytes = fp8_work(config.model, tokens=round(tokens))
+            rates = timing.fp8_rates(rates, cluster.gpu, flops=flops, fp8_flops=in_8_bits, cast_bytes=cast_bytes)
     else:
         per_token, layers, longest = flops / tokens, config.model.num_hidden_layers, phase.max_seq_length
         rates = timing.rates_of_proof(whole.measured, cluster, flops_per_token=per_token, layers=layers, length=longest)

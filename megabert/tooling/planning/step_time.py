@@ -24,6 +24,9 @@ HOP_WITHIN_NODE_S, HOP_BETWEEN_NODES_S = 3.4e-6, 14e-6
 """Latency of one hop of a ring with the protocol Simple, from NCCL's own tuning table (src/graph/tuning.cc, hwLat)."""
 MEMORY_RATE = 0.8
 """Share of the memory's datasheet speed that an optimizer reaches. Assumed, not fitted."""
+PRODUCT_SHARE, FP8_SPEEDUP = 670 / 989, 1050 / 670
+"""Share of the 16-bit peak that the layers' products reach in bf16, and how many times as fast they are assumed to be
+in 8 bits. Both are of Hopper (benchmarks/predictions/cards.py), for every GPU; nobody has timed a step in fp8."""
 OPTIMIZER_BYTES_PER_PARAMETER = 52
 """Bytes that a LAMB step reads and writes: gradient, weights, two moments and the update, in two passes, and the 16-bit
 copy of the weights."""
@@ -151,6 +154,21 @@ def datasheet_rates(cluster: Cluster, *, efficiency: float, precision: str) -> R
         pass_s_per_byte=1 / memory_rate,
         optimizer_s_per_parameter=OPTIMIZER_BYTES_PER_PARAMETER / memory_rate,
     )
+
+
+def fp8_rates(rates: Rates, gpu: Gpu, *, flops: float, fp8_flops: float, cast_bytes: float) -> Rates:
+    """Return the rates with a part of the FLOPs in 8 bits: products take less time, and casts take some.
+
+    Args:
+        rates: Rates in 16 bits.
+        gpu: A GPU that has fp8.
+        flops: FLOPs of the model.
+        fp8_flops: FLOPs in 8 bits among them (`fp8_work`).
+        cast_bytes: Bytes that casts read and write for them.
+    """
+    in_16_bits_s = fp8_flops / (gpu.peak_tflops["fp8"] * 1e12 * PRODUCT_SHARE)
+    saved_s = in_16_bits_s * (1 - 1 / FP8_SPEEDUP) - cast_bytes * rates.pass_s_per_byte
+    return rates._replace(flops_per_s=flops / (flops / rates.flops_per_s - saved_s))
 
 
 def measured_cluster(measured: MeasuredRates, *, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:

@@ -69,3 +69,24 @@ def test_an_infinity_reaches_the_loss_through_products_in_8_bits():
     with torch.no_grad():
         model.bert.embeddings.LayerNorm.bias[3] = torch.inf
     assert not model(probe_batch(tokens=64, length=16)).mlm_loss_sum.isfinite()
+
+
+def test_casts_are_the_same_after_a_batch_with_an_infinity():
+    losses = []
+    for meets_infinity in (True, False):
+        model = build_model(ModelConfig(**SIZES), in_fp8=True).bfloat16()
+        initialize(model, 1)
+        for parameter in model.parameters():
+            fp8.reset_casts(parameter)
+        if meets_infinity:
+            bad = probe_batch(tokens=64, length=16)
+            with model.bert.embeddings.register_forward_hook(lambda module, inputs, out: out / 0):
+                loss = model(bad).mlm_loss_sum
+            loss.backward()
+            assert not loss.isfinite()
+            assert not model.bert.encoder.layer[0].attention.self.qkv.weight.grad.isfinite().all()
+            model.zero_grad()
+        loss = model(probe_batch(tokens=64, length=16)).mlm_loss_sum
+        loss.backward()
+        losses.append([loss, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)])
+    assert [torch.equal(a, b) for a, b in zip(*losses, strict=True)] == [True] * len(losses[0])

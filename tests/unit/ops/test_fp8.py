@@ -51,6 +51,22 @@ def test_a_cast_takes_the_nearest_value(dtype8, dtype, generator):
 
 
 @pytest.mark.parametrize("dtype8", [E4M3, E5M2])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 2, 15, 17, 8192])
+def test_rows_of_any_number_are_cast_and_multiplied_as_in_float64_infinities_too(tokens, dtype, dtype8, generator):
+    x, w = rows(generator, tokens, INPUTS, dtype=dtype), rows(generator, OUTPUTS, INPUTS, dtype=dtype)
+    x[::5, 3] = torch.inf
+    values, scales = cast_rows(x, dtype8)
+    exact = {"rtol": 0, "atol": 0, "equal_nan": True}
+    torch.testing.assert_close(values.double() * scales.double(), fp8._rounded(x.double(), dtype8), **exact)
+    x[1::5, 4] = torch.nan
+    product, expected = row_product(x, w, dtype=dtype8), row_product_reference(x, w, dtype=dtype8)
+    assert product[0].isnan().all()
+    assert torch.equal(product.isfinite(), expected.isfinite())
+    assert tokens < 3 or relative(product.nan_to_num(), expected.nan_to_num()) < ROUNDED[dtype]
+
+
+@pytest.mark.parametrize("dtype8", [E4M3, E5M2])
 def test_a_scale_is_the_smallest_power_of_two_that_fits(dtype8):
     top = torch.finfo(dtype8).max
     largest = torch.tensor([[top], [top * 1.01], [top / 2], [top / 2 * 1.01], [1e-20], [3e38]])
@@ -168,9 +184,13 @@ def card(monkeypatch):
     return put
 
 
-def test_older_cards_are_refused(card):
-    card((8, 6))
-    assert obstacle(CUDA, [64]) == "Card has compute capability 8.6, below 8.9"
+@pytest.mark.parametrize("capability", [(7, 0), (8, 0), (8, 6)])
+def test_older_cards_are_refused(card, capability):
+    card(capability)
+    model = ModelConfig(vocab_size=100, hidden_size=64, num_attention_heads=2, intermediate_size=96)
+    sentence = r"precision=fp8 cannot run on cuda:0: Card has compute capability {}\.{}, below 8\.9\. Take bf16\."
+    with pytest.raises(ConfigError, match=sentence.format(*capability)):
+        refuse_precision("fp8", CUDA, model)
 
 
 def test_a_card_that_has_it_is_asked_by_a_product_of_each_width(card, kernel):

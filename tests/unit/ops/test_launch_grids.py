@@ -8,14 +8,20 @@ pytest.importorskip("triton")
 from triton.runtime.jit import JITFunction
 from unit.ops.test_specialization import meta, run_ops
 
+from megabert.observability.flops import fp8_work
+from megabert.ops import fp8
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.disentangled import triton as disentangled
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
+from megabert.ops.bias_gelu.triton import bias_gelu_triton
+from megabert.ops.dense import dense
 from megabert.ops.dropout import Heads
+from megabert.ops.layer_norm.triton import layer_norm_triton
 from megabert.ops.triton_support import tile_sizes
+from megabert.settings.config.model import ModelConfig
 
 MOST_BEYOND_THE_FIRST = 65_535  # CUDA C++ programming guide, technical specifications by compute capability
 
@@ -81,3 +87,50 @@ def test_scratch_of_positions_and_of_scores_is_bounded(monkeypatch, length):
     out.backward(torch.empty_like(out))
     # One head at a time needs more than the bound in 8,192 columns.
     assert 0 < max(numbers) <= max(disentangled.SCRATCH, 65_536 * length)
+
+
+def run_layers(layers: int) -> None:
+    """Run BERT-Large's layers in 8 bits, but for attention and dropout, forward and backward."""
+    x, gain = meta(32_768, 1024), meta(1024)
+    y, residual = layer_norm_triton(dense(x, meta(1024, 1024), in_fp8=True), gain, gain, gain, x, 1e-12, None, False)
+    for _ in range(layers):
+        context = dense(y, meta(3072, 1024), in_fp8=True)[:, :1024] * 2  # stands for attention
+        out = dense(context, meta(1024, 1024), in_fp8=True)
+        y, residual = layer_norm_triton(out, gain, gain, gain, residual, 1e-12, None, False)
+        inner = bias_gelu_triton(dense(y, meta(4096, 1024), in_fp8=True), meta(4096), approximate=False)
+        out = dense(inner, meta(1024, 4096), in_fp8=True)
+        y, residual = layer_norm_triton(out, gain, gain, gain, residual, 1e-12, None, False)
+    (y + residual).sum().backward()
+
+
+def mb_of_casts(monkeypatch, *, layers: int) -> dict[str, float]:
+    """Return the megabytes that casts of activations and gradients move in layers as BERT-Large's, 32,768 tokens.
+
+    LayerNorm and GELU only write them. A cast by a kernel of its own reads 2 bytes for each that it writes.
+    """
+    moved, cast_factor = {"ride": 0.0, "own": 0.0}, fp8.cast_factor
+
+    def launch(kernel, *given, **options):
+        moved["ride"] += sum(one.nbytes for one in given if getattr(one, "dtype", None) == fp8.FORWARD) / 1e6
+
+    def cast(rows, *dtype):
+        moved["own"] += 3 * rows.numel() * (rows.shape[0] == 32_768) / 1e6
+        return cast_factor(rows, *dtype)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JITFunction, "run", launch)
+        patched.setattr(fp8, "cast_factor", cast)
+        run_layers(layers)
+    return moved
+
+
+def test_casts_of_a_layer_are_mostly_written_by_kernels_that_have_the_rows(monkeypatch):
+    one, two = (mb_of_casts(monkeypatch, layers=layers) for layers in (1, 2))
+    in_a_layer = {kind: round(two[kind] - one[kind], 1) for kind in one}
+    assert in_a_layer == {"ride": 402.7, "own": 402.7}
+    _, planned = fp8_work(ModelConfig(preset="large", num_hidden_layers=1), tokens=32_768)
+    assert sum(in_a_layer.values()) == pytest.approx(planned / 1e6, rel=1e-3)
+    # In two steps all eight factors would be read again: three bytes for each number.
+    monkeypatch.setattr(fp8, "product_before", lambda x: None)
+    one, two = (mb_of_casts(monkeypatch, layers=layers) for layers in (1, 2))
+    assert {kind: round(two[kind] - one[kind], 1) for kind in one} == {"ride": 0, "own": 1610.6}
