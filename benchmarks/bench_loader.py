@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from megabert.data.loader import PackedLoader
-from megabert.data.mixture import Mixture
+from megabert.data.mixture import Mixture, Positions
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 from megabert.foundation.files import sha256_file
@@ -124,13 +124,35 @@ def measure(shards: Mixture, arguments: argparse.Namespace) -> dict:
     }
 
 
+def measure_in_turn(mixtures: dict[int, Mixture], arguments: argparse.Namespace) -> dict:
+    """Return mean CPU seconds per step of several numbers of sources, one step of each in turn after two to warm up."""
+    packers = {count: packer_of(mixture, arguments) for count, mixture in mixtures.items()}
+    positions: dict[int, Positions] = {count: {} for count in packers}
+    taken: dict[int, list[float]] = {count: [] for count in packers}
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < arguments.seconds * len(packers) or len(taken[min(taken)]) < 3:
+        for count, packer in packers.items():
+            cpu = time.process_time()
+            positions[count] = packer.pack(positions[count], len(taken[count]) + 1).positions_after
+            taken[count].append(time.process_time() - cpu)
+    means = {count: sum(own[2:]) / len(own[2:]) for count, own in taken.items()}
+    first = means[next(iter(means))]
+    return {
+        "global_batch_size": arguments.global_batch_size,
+        "steps": len(taken[min(taken)]) - 2,
+        "cpu_ms_per_step": {count: round(1000 * mean, 1) for count, mean in means.items()},
+        "rate_pct_of_first": {count: round(100 * first / mean, 1) for count, mean in means.items()},
+    }
+
+
 def main() -> None:
     """Run the measurement and print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=Path, help="folder of instance shards; default: random ones")
     parser.add_argument("--length", type=int, default=128, help="of the random instances (default 128)")
     parser.add_argument("--rows", type=int, default=400_000, help="random instances (default 400000)")
-    parser.add_argument("--sources", type=int, default=1, help="builds that hold the random instances (default 1)")
+    sources = "builds that hold the random instances (default 1); several numbers are compared, a step of each in turn"
+    parser.add_argument("--sources", type=int, nargs="+", default=[1], help=sources)
     parser.add_argument("--num-shards", type=int, default=4, help="shards of all builds together (default 4)")
     parser.add_argument("--global-batch-size", type=int, default=4096, help="instances a step (default 4096)")
     parser.add_argument("--world-size", type=int, default=1, help="ranks to pack for; one is measured (default 1)")
@@ -141,21 +163,27 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as temporary:
-        folders, count = [arguments.shards], arguments.sources
-        if arguments.shards is None:
-            folders = [Path(temporary) / str(number) for number in range(count)]
-            for number, folder in enumerate(folders):  # each of another size: equal builds are one
-                folder.mkdir()
-                rows, num_shards = arguments.rows // count, arguments.num_shards // count
-                write_random_shards(folder, rows + number * num_shards, arguments.length, num_shards)
-        sources = tuple(ShardSet.open(folder, sharers=len(folders)) for folder in folders)
-        for source in sources:
-            complete_index(source)
-        names, weights = tuple(map(str, range(len(sources)))), tuple(source.num_rows for source in sources)
-        shards = Mixture(sources, names, weights)
+        mixtures = {count: open_random(Path(temporary) / str(count), count, arguments) for count in arguments.sources}
         if arguments.profile:
-            profile_pack(shards, arguments)
-        print(json.dumps(measure(shards, arguments)))
+            profile_pack(mixtures[arguments.sources[0]], arguments)
+        several = len(mixtures) > 1
+        print(json.dumps(measure_in_turn(mixtures, arguments) if several else measure(*mixtures.values(), arguments)))
+
+
+def open_random(folder: Path, count: int, arguments: argparse.Namespace) -> Mixture:
+    """Write builds of random instances, unless shards are named, and open them."""
+    folders = [folder / str(number) for number in range(count)]
+    if arguments.shards is not None:
+        folders = [arguments.shards]
+    else:
+        for number, own in enumerate(folders):  # each of another size: equal builds are one
+            own.mkdir(parents=True)
+            rows, num_shards = arguments.rows // count, arguments.num_shards // count
+            write_random_shards(own, rows + number * num_shards, arguments.length, num_shards)
+    sources = tuple(ShardSet.open(own, sharers=len(folders)) for own in folders)
+    for source in sources:
+        complete_index(source)
+    return Mixture(sources, tuple(map(str, range(len(sources)))), tuple(source.num_rows for source in sources))
 
 
 def profile_pack(shards: Mixture, arguments: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.remote_files import is_url
 from megabert.settings.command_line.arguments import checks_arguments
-from megabert.settings.command_line.flags import leaf_paths, nest
+from megabert.settings.command_line.flags import nest
 
 
 class Build(NamedTuple):
@@ -66,9 +66,8 @@ def build(
     if workers is not None and workers > MAX_WORKERS:
         raise ConfigError(f"workers={workers}: at most {MAX_WORKERS}.")
     read_state(Path(output_dir))  # names a package that is gone before settings that need it are resolved
-    fields = nest(settings)
-    sources = [{"input": one} for one in inputs]
-    config = resolve_build(sources, None if recipe is None else str(recipe), fields, named=list(leaf_paths(fields)))
+    sources, name = [{"input": one} for one in inputs], None if recipe is None else str(recipe)
+    config = resolve_build(sources, name, nest(settings))
     with nullcontext() if progress else redirect_stderr(io.StringIO()):
         built = build_shards(config, Path(output_dir), local_executor(workers))
     instances = {

@@ -27,8 +27,10 @@ def require_target(url: str, *, writes: bool = True) -> None:
         raise ConfigError(
             f"--output {url}: has {secret}. Leave it out: the protocol's library finds credentials in its own places."
         )
-    if re.search("https?://", url):
-        raise ConfigError(f"--output {url}: is only read by this protocol. Give a URL such as s3://bucket/folder.")
+    if re.search("https?://|memory://", url):
+        raise ConfigError(
+            f"--output {url}: nothing is stored for others by this protocol. Give a URL such as s3://bucket/folder."
+        )
     with remote(url, "written") as (filesystem, name):
         probe = f"{name.rstrip('/')}/.megabert-probe"
         if writes:

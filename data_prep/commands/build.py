@@ -2,6 +2,12 @@
 
 It cleans, splits, tokenizes, pairs, masks and writes.
 
+Arguments:
+  --output DIR|URL     folder of the build; the same command continues it; or a URL, to which its shards are uploaded at
+                       the end
+  --build-dir DIR      folder of a build whose --output is a URL (default: the URL's last part, in this folder)
+  --ignore-disk-space  begin although the disk has less free space than the build is going to take
+
 Examples:
   megabert-data build --for bert_base_1gpu --input 'texts/*.txt' --output data/mine
   megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512
@@ -46,14 +52,11 @@ and the number of instances from which it is judged."""
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     add_source_arguments(parser)
-    text = "folder of the build; the same command continues it; or a URL, to which its shards are uploaded at the end"
-    parser.add_argument("--output", required=True, metavar="DIR|URL", help=text)
-    text = "folder of a build whose --output is a URL (default: the URL's last part, in this folder)"
-    parser.add_argument("--build-dir", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--build-dir", type=Path)
     add_worker_arguments(parser)
     parser.add_stops(dry_run="check and list the inputs, estimate what the build takes")
-    text = "begin although the disk has less free space than the build is going to take"
-    parser.add_argument("--ignore-disk-space", action="store_true", help=text)
+    parser.add_argument("--ignore-disk-space", action="store_true")
     parser.add_fields(
         BuildConfig,
         first=(

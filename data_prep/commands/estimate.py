@@ -1,5 +1,11 @@
 """Print the disk, memory, files and time that a build takes.
 
+Arguments:
+  --input-bytes SIZE  bytes of text, uncompressed, in place of --input: 500GB, 10TB
+  --ranks N           processes or MPI ranks, a core each
+  --output DIR        folder of the build; refused where its disk is too small
+  --measure           measure the rates of this machine first (half a minute), in place of an AMD EPYC's
+
 Examples:
   megabert-data estimate --input-bytes 10TB --ranks 1000
   megabert-data estimate --input 'texts/*.jsonl' --lengths 128 --output data/mine
@@ -36,14 +42,11 @@ _LETTERS = str.maketrans("0123456789", "ghijklmnop")
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     add_source_arguments(parser)
-    text = "bytes of text, uncompressed, in place of --input: 500GB, 10TB"
-    parser.add_argument("--input-bytes", type=_size, metavar="SIZE", help=text)
+    parser.add_argument("--input-bytes", type=_size)
     parser.add_rule("--input-bytes", excludes=["--input", *(f"--{name}".replace("_", "-") for name in SOURCE_FIELDS)])
-    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="processes or MPI ranks, a core each")
-    text = "folder of the build; refused where its disk is too small"
-    parser.add_argument("--output", type=Path, metavar="DIR", help=text)
-    text = "measure the rates of this machine first (half a minute), in place of those of an AMD EPYC"
-    parser.add_argument("--measure", action="store_true", help=text)
+    parser.add_argument("--ranks", type=positive, default=1)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--measure", action="store_true")
     parser.add_fields(
         BuildConfig, first=("input-bytes", "ranks", "input", "config", "lengths", "dupe-factor", "measure")
     )

@@ -59,26 +59,19 @@ def make_config(options: Namespace) -> BuildConfig:
     of_source = {name: getattr(options, name) for name in SOURCE_FIELDS if getattr(options, name)}
     # The N-th --input is source N: --sources.N.weight and the like change it.
     sources = [{"input": glob, **of_source} for glob in options.input or ()]
-    named = [flag.path for flag in options.field_flags]
-    return resolve_build(sources, options.recipe, fields, files=options.config, named=named)
+    return resolve_build(sources, options.recipe, fields, files=options.config)
 
 
 def resolve_build(
-    sources: Sequence[Mapping[str, Any]],
-    recipe: str | None,
-    fields: Mapping[str, Any],
-    *,
-    files: Sequence[Path] = (),
-    named: Sequence[str],
+    sources: Sequence[Mapping[str, Any]], recipe: str | None, fields: Mapping[str, Any], *, files: Sequence[Path] = ()
 ) -> BuildConfig:
     """Resolve a build: defaults < shards of the recipe < files in order < sources < fields.
 
     Args:
         sources: Fields of each source; none if a file names them.
         recipe: Recipe of the run that is to read the shards, if there is one.
-        fields: Nested fields that override all others.
+        fields: Nested fields that override all others. None may be without effect.
         files: YAML files.
-        named: Dotted paths of ``fields``, of which none may be without effect.
 
     Raises:
         ConfigError: Unknown or impossible settings, or no source.
@@ -98,5 +91,5 @@ def resolve_build(
     if idle := config.clean.options.keys() - {*config.clean.rules}:
         raise ConfigError(f"clean.options.{min(idle)}: clean.rules lacks that rule. Add it, or leave its options out.")
     for needs in (BUILD_NEEDS, TEXT_NEEDS):
-        refuse_idle(named, loading.to_dict(config), needs)
+        refuse_idle(fields, loading.to_dict(config), needs)
     return config

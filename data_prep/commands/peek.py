@@ -2,6 +2,10 @@
 
 That is its segments, its label, and at each masked position the piece shown and the piece hidden.
 
+Arguments:
+  SHARD:ROW        a shard's path and a row of it, from 0
+  --tokenizer DIR  folder of the tokenizer (default: tokenizer/ next to the shard)
+
 Example:
   megabert-data peek data/mine/instances/128/train-00000-00.arrow:7
 """
@@ -25,9 +29,8 @@ from megabert.tokens.tokenization.written import readable_pieces
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("place", metavar="SHARD:ROW", help="a shard's path and a row of it, from 0")
-    text = "folder of the tokenizer (default: tokenizer/ next to the shard)"
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help=text)
+    parser.add_argument("place", metavar="SHARD:ROW")
+    parser.add_argument("--tokenizer", type=Path)
 
 
 def run(options: Namespace) -> None:

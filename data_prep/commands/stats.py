@@ -2,6 +2,11 @@
 
 With --dry-run and --input instead of a folder, it shows the losses of a sample of the text to each cleaning rule.
 
+Arguments:
+  DIR             a build, or one folder of its shards; none with --dry-run
+  --plots FOLDER  also write PNG pictures there
+  --dry-run       try each cleaning rule on a sample of --input, and write nothing but --plots
+
 Examples:
   megabert-data stats data/mine --plots data/mine/plots
   megabert-data stats --dry-run --input 'web/*.jsonl' --plots plots
@@ -31,11 +36,9 @@ UNUSED = (*LATER, "pieces", "vocab_size", "spare_pieces", "uncased", "max_bad_sh
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    text = "a build, or one folder of its shards; none with --dry-run"
-    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help=text)
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also write PNG pictures there")
-    text = "try each cleaning rule on a sample of --input, and write nothing but --plots"
-    parser.add_argument("--dry-run", action="store_true", help=text)
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
+    parser.add_argument("--plots", type=Path)
+    parser.add_argument("--dry-run", action="store_true")
     add_source_arguments(parser)
     first = ("plots", "dry-run", "input", "config", "clean")
     parser.add_fields(BuildConfig, first=first, sections=("sources.N", "clean"), without=UNUSED)

@@ -1,5 +1,9 @@
 """Hash every shard again and check every instance.
 
+Arguments:
+  DIR     a build, or one folder of its shards
+  --text  also compare every instance with the build's documents, three times as long
+
 Example:
   megabert-data verify data/mine
 """
@@ -22,9 +26,8 @@ AS_FAST = 16
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a build, or one folder of its shards")
-    text = "also compare every instance with the build's documents, three times as long"
-    parser.add_argument("--text", action="store_true", help=text)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--text", action="store_true")
     add_worker_arguments(parser)
 
 

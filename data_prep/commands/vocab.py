@@ -1,5 +1,8 @@
 """Train a vocabulary alone: same files and flags as a build.
 
+Arguments:
+  --output DIR  new folder for the tokenizer
+
 Example:
   megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522
 """
@@ -36,7 +39,7 @@ LATER = (
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     add_source_arguments(parser)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new folder for the tokenizer")
+    parser.add_argument("--output", type=Path, required=True)
     first = ("input", "output", "config", "pieces", "vocab-size", "spare-pieces", "uncased", "clean", "max-bad-share")
     parser.add_fields(BuildConfig, first=first, without=LATER)
 

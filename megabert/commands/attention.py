@@ -3,6 +3,12 @@
 The page has lines between tokens by layer and head, all heads in small, and how queries and keys make the numbers. It
 is one file and fetches nothing. A [MASK] in the text is the mask token.
 
+Arguments:
+  TEXT                the text
+  TEXT_B              a second text, as segment B
+  --output PAGE.html  file to write
+  --layers N          layers to show, from 0 (default: all)
+
 Example:
   megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html
 """
@@ -16,11 +22,11 @@ from megabert.settings.command_line.program import Parser
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("text", metavar="TEXT", help="the text")
-    parser.add_argument("second", nargs="?", metavar="TEXT_B", help="a second text, as segment B")
+    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("second", nargs="?", metavar="TEXT_B")
     parser.add_model()
-    parser.add_argument("--output", type=Path, required=True, metavar="PAGE.html", help="file to write")
-    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers to show, from 0 (default: all)")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--layers", type=int, nargs="+")
 
 
 def run(options: Namespace) -> None:

@@ -9,6 +9,14 @@ of runs of ours with other seeds. It names the step at which a series leaves its
 
 Exit code 0: equal, or on track; 6: values, tags, logged steps or predictions differ, or not on track; 4: no run folder.
 
+Arguments:
+  RUN_A          run folder, or folder of a fine-tuning or grid
+  RUN_B          the other one, reference, or curves (FILE.json)
+  --tolerance X  relative difference that is equal (default: 0)
+  --examples N   fine-tunings: how many fixed and broken examples are shown (default: 5)
+  --png FILE     with reference curves: draw both into this picture
+  --json         print the differences as JSON
+
 Examples:
   megabert compare runs/demo reference --png track.png
   megabert compare runs/before runs/after --tolerance 1e-6
@@ -29,15 +37,12 @@ REFERENCE = Path("reference")
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("first", type=Path, metavar="RUN_A", help="run folder, or folder of a fine-tuning or grid")
-    parser.add_argument("second", type=Path, metavar="RUN_B", help="the other one, reference, or curves (FILE.json)")
-    text = "relative difference that is equal (default: 0)"
-    parser.add_argument("--tolerance", type=bounded(number, least=0), default=0.0, metavar="X", help=text)
-    text = "fine-tunings: how many fixed and broken examples are shown (default: 5)"
-    parser.add_argument("--examples", type=positive, default=5, metavar="N", help=text)
-    text = "with reference curves: draw both into this picture"
-    parser.add_argument("--png", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--json", action="store_true", help="print the differences as JSON")
+    parser.add_argument("first", type=Path, metavar="RUN_A")
+    parser.add_argument("second", type=Path, metavar="RUN_B")
+    parser.add_argument("--tolerance", type=bounded(number, least=0), default=0.0)
+    parser.add_argument("--examples", type=positive, default=5)
+    parser.add_argument("--png", type=Path)
+    parser.add_argument("--json", action="store_true")
 
 
 def run(options: Namespace) -> int:

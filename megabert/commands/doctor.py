@@ -9,6 +9,13 @@ With --prove it also holds every op, collective, engine and checkpoint against a
 shapes and the precision of a run, and measures the rates that decide its time: minutes before a week. It takes the
 flags of megabert pretrain. With --save it writes the rates for megabert estimate --measured.
 
+Arguments:
+  --quick        only what can differ between nodes and starts
+  --json         print the findings as JSON
+  --run-dir DIR  where a run would write (default: runs); need not exist
+  --prove        also hold ops, collectives, engines and a checkpoint against references, and measure rates
+  --save FILE    --prove: write findings and rates as JSON, for megabert estimate --measured
+
 Examples:
   megabert doctor
   megabert doctor --device cuda --run-dir runs/large --json
@@ -35,21 +42,20 @@ IDLE = (
     *("logging", "watchdog", "rollback", "validation", "checkpoint"),
 )
 """Fields of a run that no check depends on."""
+OWN = ("quick", "prove", "json", "device", "run-dir")
+"""Flags that need no run to be planned."""
 EXIT_UNFIT = 2
 """Exit code of a verdict that is not fit, as of a ConfigError: something of the machine or the job must be changed."""
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("--quick", action="store_true", help="only what can differ between nodes and starts")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.add_device()
-    text = "where a run would write (default: runs); need not exist"
-    parser.add_argument("--run-dir", type=output_path, default=Path("runs"), metavar="DIR", help=text)
-    text = "also hold ops, collectives, engines and a checkpoint against references, and measure rates"
-    parser.add_argument("--prove", action="store_true", help=text)
-    text = "--prove: write findings and rates as JSON, for megabert estimate --measured"
-    parser.add_argument("--save", type=output_path, metavar="FILE", help=text)
+    parser.add_argument("--run-dir", type=output_path, default=Path("runs"))
+    parser.add_argument("--prove", action="store_true")
+    parser.add_argument("--save", type=output_path)
     parser.add_rule("--save", needs=["--prove"])
     text = f"--prove: what would be trained: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
     parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
@@ -57,9 +63,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_config_files(under="the recipe")
     parser.add_rule("--config", needs=["--prove"])
     parser.add_rule("--quick", excludes=["--prove"])
-    own = ("quick", "prove", "json", "device", "run-dir")
     fields = ("recipe", "data.path", "precision", "engine", "micro-batch-tokens", "save")
-    parser.add_fields(RunConfig, first=(*own, *fields), without=IDLE)
+    parser.add_fields(RunConfig, first=(*OWN, *fields), without=IDLE)
 
 
 def run(options: Namespace) -> int:
@@ -70,8 +75,7 @@ def run(options: Namespace) -> int:
         if options.prove:
             config = load_run_config(options.recipe, options.config, options.fields)
         else:
-            flags = [f"--{flag.path.replace('_', '-')}" for flag in options.field_flags]
-            refuse_flags(flags, options.given, "without --prove")
+            refuse_flags(options.given - {f"--{name}" for name in OWN}, options.given, "without --prove")
         if options.save and own_rank() == "0":
             try:
                 check_saved_file(options.save, flag="--save")

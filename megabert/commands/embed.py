@@ -4,6 +4,13 @@ The file is UTF-8, the vectors go to Parquet or .npy. Row i is line i + 1; an em
 Lines longer than the model was trained on are cut, counted and named. Memory does not grow with the file. A folder of
 sentence-transformers gives the vectors of its modules; --pooling gives its encoder's.
 
+Arguments:
+  FILE              one text per line
+  --output X        X.parquet or X.npy (default: FILE with .parquet, which must be new)
+  --pooling         last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the
+                    tokens, in Parquet (default: as modules.json of the folder says, else mean)
+  --batch-tokens N  tokens of a forward pass (default: 8192)
+
 Example:
   megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls
 """
@@ -21,17 +28,11 @@ from megabert.settings.command_line.program import Parser, positive
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="one text per line")
+    parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_model()
-    text = "X.parquet or X.npy (default: FILE with .parquet, which must be new)"
-    parser.add_argument("--output", type=Path, metavar="X", help=text)
-    text = (
-        "last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the tokens, "
-        "in Parquet (default: as modules.json of the folder says, else mean)"
-    )
-    parser.add_argument("--pooling", choices=get_args(Pooling), help=text)
-    text = "tokens of a forward pass (default: 8192)"
-    parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--pooling", choices=get_args(Pooling))
+    parser.add_argument("--batch-tokens", type=positive, default=8192)
 
 
 def run(options: Namespace) -> None:

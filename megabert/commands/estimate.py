@@ -6,6 +6,15 @@ Fields of the configuration are flags by their path, as for megabert pretrain. T
 fitted number, the share of the peak while computing; docs/before_a_run.md compares them with published systems. With
 --measured they follow from the rates that megabert doctor --prove has measured on the machines themselves.
 
+Arguments:
+  --nodes N           machines (default: 1)
+  --gpus M            GPUs per node (default: 8; v100: 16)
+  --hours H           also say how many steps fit into H hours
+  --instances N       rows of a phase's shards, if there are none yet
+  --efficiency SHARE  share of the peak while computing, in fp8 the share in bf16 (default: published runs')
+  --measured FILE     take the rates of machines from here (doctor --prove --save FILE); nodes and GPUs by default too
+  --json              print the figures as JSON
+
 Examples:
   megabert estimate --recipe bert_large --nodes 8 --gpus 8 --gpu h200
   megabert estimate --recipe bert_base --gpu a100 --hours 24 --data.path data --engine zero2
@@ -37,19 +46,14 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
     parser.add_config_files(under="the recipe")
     parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"GPU: {', '.join(GPUS)} (default: h200)")
-    parser.add_argument("--nodes", type=positive, metavar="N", help="machines (default: 1)")
-    parser.add_argument("--gpus", type=positive, metavar="M", help="GPUs per node (default: 8; v100: 16)")
-    parser.add_argument(
-        "--hours", type=bounded(number, above=0), metavar="H", help="also say how many steps fit into H hours"
-    )
-    text = "rows of a phase's shards, if there are none yet"
-    parser.add_argument("--instances", type=positive, metavar="N", help=text)
-    text = "share of the peak while computing, in fp8 the share in bf16 (default: published runs')"
-    parser.add_argument("--efficiency", type=bounded(number, above=0, most=1), metavar="SHARE", help=text)
-    text = "take the rates of machines from here (doctor --prove --save FILE); nodes and GPUs by default too"
-    parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--nodes", type=positive)
+    parser.add_argument("--gpus", type=positive)
+    parser.add_argument("--hours", type=bounded(number, above=0))
+    parser.add_argument("--instances", type=positive)
+    parser.add_argument("--efficiency", type=bounded(number, above=0, most=1))
+    parser.add_argument("--measured", type=Path)
     parser.add_rule("--measured", excludes=["--gpu", "--efficiency"])
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true")
     job = ("recipe", "gpu", "nodes", "gpus", "measured", "hours")
     first = (*job, "data.path", "instances", "engine", "micro-batch-tokens", "json")
     parser.add_fields(RunConfig, first=first, without=IDLE)
@@ -58,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> None:
     """Estimate and print."""
     config = load_run_config(options.recipe, options.config, options.fields)
-    refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
+    refuse_idle(options.fields, to_dict(config), RUN_NEEDS)
     # A phase that has shards has their number of rows.
     if options.instances and (config.data.path or config.data.sources or all(phase.data for phase in config.phases)):
         named = "--data.path" if config.data.path else "data.sources" if config.data.sources else "phases.N.data"

@@ -9,6 +9,18 @@ length, next to the score of word frequencies. --data is then a text file (plain
 Lines by its suffix) or a folder of shards. Masks depend on --seed and the text alone. Fields that count:
 max_seq_length, text_column, seed, micro_batch_tokens.
 
+Arguments:
+  [mlm]               score guesses at masks, not a task
+  --model DIR|RUN     folder of the model; with mlm also a run folder
+  --data PATH         labelled file, or a folder with dev.*
+  --task              task of a folder that does not say it
+  --predictions STEM  write predictions to STEM.jsonl or the like
+  --checkpoint WHICH  with mlm: last, best or a step of a run (default: last)
+  --masked-lm-prob P  with mlm: share of a text's tokens that is predicted (default: 0.15)
+  --max-instances N   with mlm: score the first N sequences
+  --split             with mlm: split of a folder of shards (default: validation)
+  --json FILE         with mlm: also write the scores, as fractions
+
 Examples:
   megabert evaluate --model runs/mrpc/seed_42/model --data glue/MRPC/dev.tsv
   megabert evaluate mlm --model runs/demo --data other.txt --json scores.json
@@ -24,6 +36,7 @@ from megabert.settings.command_line.program import Parser, output_path, positive
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers
+from megabert.settings.config.names import leaf_paths
 
 if TYPE_CHECKING:
     from megabert.downstream.inspection.masked_lm import ScoringOptions
@@ -37,24 +50,16 @@ FIELDS_OF_TEXT = ("max_seq_length", "text_column", "seed", *FIELDS_OF_SHARDS)
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("what", nargs="?", choices=["mlm"], metavar="[mlm]", help="score guesses at masks, not a task")
-    text = "folder of the model; with mlm also a run folder"
-    parser.add_argument("--model", required=True, metavar="DIR|RUN", help=text)
-    text = "labelled file, or a folder with dev.*"
-    parser.add_argument("--data", type=Path, required=True, metavar="PATH", help=text)
-    parser.add_argument("--task", help="task of a folder that does not say it")
-    parser.add_argument(
-        "--predictions", type=output_path, metavar="STEM", help="write predictions to STEM.jsonl or the like"
-    )
-    parser.add_argument("--checkpoint", metavar="WHICH", help="with mlm: last, best or a step of a run (default: last)")
-    text = "with mlm: share of a text's tokens that is predicted (default: 0.15)"
-    parser.add_argument("--masked-lm-prob", type=float, metavar="P", help=text)
-    parser.add_argument("--max-instances", type=positive, metavar="N", help="with mlm: score the first N sequences")
-    text = "with mlm: split of a folder of shards (default: validation)"
-    parser.add_argument("--split", choices=("validation", "train"), help=text)
-    parser.add_argument(
-        "--json", type=output_path, metavar="FILE", help="with mlm: also write the scores, as fractions"
-    )
+    parser.add_argument("what", nargs="?", choices=["mlm"], metavar="[mlm]")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--task")
+    parser.add_argument("--predictions", type=output_path)
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--masked-lm-prob", type=float)
+    parser.add_argument("--max-instances", type=positive)
+    parser.add_argument("--split", choices=("validation", "train"))
+    parser.add_argument("--json", type=output_path)
     parser.add_device()
     own = ("model", "data", "task", "predictions", *(flag[2:] for flag in FLAGS_OF_MLM))
     parser.add_fields(FinetuneConfig, first=(*own, "text-column", "max-seq-length", "device"))
@@ -91,17 +96,16 @@ def _score_text(options: Namespace) -> None:
     refuse_flags(FLAGS_OF_TASKS, options.given, "with mlm")
     is_folder = options.data.is_dir()
     read = FIELDS_OF_SHARDS if is_folder else FIELDS_OF_TEXT
-    unread = {f"--{flag.path.replace('_', '-')}" for flag in options.field_flags if flag.path not in read}
+    unread = {f"--{name.replace('_', '-')}" for name in leaf_paths(options.fields) if name not in read}
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
     source = open_model(options, outputs=[options.json], kept=[options.data])
-    from megabert.downstream.export.sources import find_device
     from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm, scoring_options
 
     fields = merge_layers(FinetuneConfig, {"model": options.model, "data": str(options.data)}, options.fields)
     given = {name: getattr(options, name) for name in ("masked_lm_prob", "max_instances", "split")}
     scoring = scoring_options(source, fields, **{name: value for name, value in given.items() if value is not None})
-    score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
+    score = score_masked_lm(source, options.data, scoring, device=options.device)
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
     save_scores(options, {"data": str(options.data), **_settings(scoring, options.data)}, score.to_dict())
 

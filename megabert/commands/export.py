@@ -8,6 +8,26 @@ model's, can be given in place of a run to add further forms to it; the flags of
 revision of its own, step-N; `last` and `best` also become the revision main. The same command continues an interrupted
 push.
 
+Arguments:
+  RUN                      run folder, or a Hugging Face folder that gets further forms
+  --to DIR                 folder to write, new or an earlier export
+  --weights                weights as they were trained, or their moving average (average.decay); default: trained, but
+                           with --checkpoint best the scored ones (validation.weights)
+  --sentence-transformers  add the files by which sentence-transformers loads the folder: one vector per text, the mean
+                           over its tokens or the vector of [CLS] as `megabert embed` computes them, or one per
+                           token, of length 1 (MultiVectorEncoder)
+  --onnx                   add onnx/model.onnx, with the heads or the pooled vectors, and compare it with transformers
+                           in onnxruntime
+  --check                  print the largest difference of each form: megabert, ONNX and float16 against transformers in
+                           float32
+  --language CODE          of the card: ISO 639 codes of the text's languages
+  --license ID             of the card: such as apache-2.0 (default: none is stated)
+  --base-model NAME        of the card: name on the Hub of the model that the weights started from (default: init_from,
+                           if it is one)
+  --scores PATH            of the card: output folders of finetune, and files of --json of pairs, pll, evaluate mlm
+  --push OWNER/NAME        upload the folder to this repository of the Hub
+  --private                make the repository private, if --push makes it
+
 Examples:
   megabert export runs/demo --to models/demo --checkpoint best
   megabert export runs/demo --to models/demo --language en --license apache-2.0
@@ -34,34 +54,19 @@ RUN_ONLY_FLAGS = ("--checkpoint", "--weights", "--language", "--license", "--bas
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    text = "run folder, or a Hugging Face folder that gets further forms"
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help=text)
-    text = "folder to write, new or an earlier export"
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help=text)
+    parser.add_argument("run_dir", type=Path, metavar="RUN")
+    parser.add_argument("--to", type=Path, required=True)
     parser.add_checkpoint()
-    text = (
-        "weights as they were trained, or their moving average (average.decay); default: trained, but with "
-        "--checkpoint best those that were scored (validation.weights)"
-    )
-    parser.add_argument("--weights", choices=("trained", "average"), help=text)
-    text = (
-        "add the files by which sentence-transformers loads the folder: one vector per text, the mean over its tokens "
-        "or that of [CLS] as `megabert embed` computes them, or one per token, of length 1 (MultiVectorEncoder)"
-    )
-    parser.add_argument("--sentence-transformers", choices=("mean", "cls", "colbert"), help=text)
-    text = "add onnx/model.onnx, with the heads or the pooled vectors, and compare it with transformers in onnxruntime"
-    parser.add_argument("--onnx", action="store_true", help=text)
-    text = "print the largest difference of each form: megabert, ONNX and float16 against transformers in float32"
-    parser.add_argument("--check", action="store_true", help=text)
-    text = "of the card: ISO 639 codes of the text's languages"
-    parser.add_argument("--language", nargs="+", default=[], metavar="CODE", help=text)
-    parser.add_argument("--license", metavar="ID", help="of the card: such as apache-2.0 (default: none is stated)")
-    text = "of the card: name on the Hub of the model that the weights started from (default: init_from, if it is one)"
-    parser.add_argument("--base-model", metavar="NAME", help=text)
-    text = "of the card: output folders of finetune, and files of --json of pairs, pll, evaluate mlm"
-    parser.add_argument("--scores", type=Path, nargs="+", default=[], metavar="PATH", help=text)
-    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository of the Hub")
-    parser.add_argument("--private", action="store_true", help="make the repository private, if --push makes it")
+    parser.add_argument("--weights", choices=("trained", "average"))
+    parser.add_argument("--sentence-transformers", choices=("mean", "cls", "colbert"))
+    parser.add_argument("--onnx", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--language", nargs="+", default=[])
+    parser.add_argument("--license")
+    parser.add_argument("--base-model")
+    parser.add_argument("--scores", type=Path, nargs="+", default=[])
+    parser.add_argument("--push")
+    parser.add_argument("--private", action="store_true")
     parser.add_rule("--private", needs=["--push"])
 
 
@@ -109,12 +114,10 @@ def run(options: Namespace) -> None:
 
 def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     """Export a checkpoint; return the name of its revision, and a title for its commit."""
-    from megabert.downstream.export.model_card import check_facts
     from megabert.downstream.publish.card_scores import read_scores, refuse_repeated
     from megabert.downstream.publish.run_folder import export_run
     from megabert.training.run.folder import read_config
 
-    check_facts(options.language, options.license, options.base_model)
     config = read_config(options.run_dir)
     usual = config.weights_of(options.checkpoint)
     run = options.run_dir if options.weights in (None, usual) else None

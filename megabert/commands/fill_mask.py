@@ -2,6 +2,10 @@
 
 The model is a run's checkpoint or a Hugging Face folder.
 
+Arguments:
+  TEXT     a text with one [MASK] or more
+  --top N  guesses per mask (default: 5)
+
 Example:
   megabert fill-mask --model runs/demo "The whale is a [MASK] animal."
 """
@@ -14,9 +18,9 @@ from megabert.settings.command_line.program import Parser, positive
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more")
+    parser.add_argument("text", nargs="+", metavar="TEXT")
     parser.add_model()
-    parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses per mask (default: 5)")
+    parser.add_argument("--top", type=positive, default=5)
 
 
 def run(options: Namespace) -> None:

@@ -8,6 +8,15 @@ in a process of its own. The setting with the best mean on the evaluation set is
 is scored once, with the choice. `glue` and `klue` stand for all of their tasks that --data holds, TASK=PATH for a set
 of your own below --data. Tables are in results.md, a picture is results.png.
 
+Arguments:
+  --config FILE       YAML file with fields, before flags; repeatable, later ones win
+  --output-dir DIR    folder of the results (default: runs/TASK)
+  --epochs N          passes over the training data (default: 3.0); several make a grid
+  --learning-rates X  grid: learning rates to try, in place of --learning-rate
+  --processes N       grid: cells side by side (default: one per GPU, or 1 on a CPU)
+  --start-from        grid: let RTE, MRPC and STS-B start from the best model of MNLI
+  --launcher WORDS    grid: words before each cell's command
+
 Examples:
   megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5
   megabert finetune classification --model runs/base --data train.csv --eval-data dev.csv --text-column title
@@ -48,23 +57,14 @@ def add_arguments(parser: Parser) -> None:
     text = f"what to learn: {', '.join((*TASKS, *SUITES))}, or TASK=PATH"
     parser.add_argument("task", metavar="TASK", nargs="+", help=text)
     # One file a flag: a second one would be taken for the task.
-    text = "YAML file with fields, before flags; repeatable, later ones win"
-    parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)
-    parser.add_argument("--output-dir", metavar="DIR", help="folder of the results (default: runs/TASK)")
+    parser.add_argument("--config", type=Path, action="append", default=[])
+    parser.add_argument("--output-dir")
     parser.add_device()
-    text = "passes over the training data (default: 3.0); several make a grid"
-    epochs = bounded(number, above=0, most=10_000)
-    parser.add_argument("--epochs", type=epochs, nargs="+", default=[], metavar="N", help=text)
-    text = "grid: learning rates to try, in place of --learning-rate"
-    rates = bounded(number, above=0, most=1000)
-    parser.add_argument("--learning-rates", type=rates, nargs="+", default=[], metavar="X", help=text)
-    text = "grid: cells side by side (default: one per GPU, or 1 on a CPU)"
-    processes = bounded(whole, least=1, most=MOST_PROCESSES)
-    parser.add_argument("--processes", type=processes, metavar="N", help=text)
-    text = "grid: let RTE, MRPC and STS-B start from the best model of MNLI"
-    parser.add_argument("--start-from", choices=INTERMEDIATE, help=text)
-    text = "grid: what comes before each cell's command"
-    parser.add_argument("--launcher", type=_words, metavar="WORDS", help=text)
+    parser.add_argument("--epochs", type=bounded(number, above=0, most=10_000), nargs="+", default=[])
+    parser.add_argument("--learning-rates", type=bounded(number, above=0, most=1000), nargs="+", default=[])
+    parser.add_argument("--processes", type=bounded(whole, least=1, most=MOST_PROCESSES))
+    parser.add_argument("--start-from", choices=INTERMEDIATE)
+    parser.add_argument("--launcher", type=_words)
     parser.add_rule("--launcher", excludes=["--processes"])
     parser.add_rule("--learning-rates", excludes=["--learning-rate"])
     parser.add_stops(dry_run="check model, data and settings, and tell the time of a grid")
@@ -94,8 +94,8 @@ def run(options: Namespace) -> None:
         grid = _grid(options)
         config, has_form = grid.config, len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
         is_grid = has_form or len(grid.settings) > 1 or options.processes is not None
-        given, tasks = [flag.path for flag in options.field_flags], [one.task for one in grid.sets]
-        refuse_idle_settings(given, tasks, config, are_folders=all(one.data.is_dir() for one in grid.sets))
+        tasks, are_folders = [one.task for one in grid.sets], all(one.data.is_dir() for one in grid.sets)
+        refuse_idle_settings(options.fields, tasks, config, are_folders=are_folders)
         if not is_grid:
             refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")
         elif len(grid.sets) > 1:
@@ -161,14 +161,8 @@ def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> None:
     began = time.perf_counter() - time.process_time()  # with the start of the interpreter
     with loading("PyTorch"):
         from megabert.downstream.finetuning.grid.grid import GridRun
-    work = GridRun(
-        grid,
-        output_dir,
-        device=options.device,
-        processes=options.processes,
-        launcher=options.launcher or "",
-        import_s=time.perf_counter() - began,
-    )
+    how = {"processes": options.processes, "launcher": options.launcher or "", "import_s": time.perf_counter() - began}
+    work = GridRun(grid, output_dir, device=options.device, **how)
     if options.dry_run:
         print(f"{work.plan()}\nevery task can start; nothing was written")
         return

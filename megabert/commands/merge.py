@@ -4,6 +4,12 @@ They may be several decays of one run; they have the same sizes and one tokenize
 of its parts are scored on held-out text, the same masks for all, and the best is named. --to gets the merge, whichever
 wins.
 
+Arguments:
+  RUN@STEP          run folder with a checkpoint: a step, best or last (default: last); or a Hugging Face folder
+  --to FOLDER       folder to write, new or an earlier export
+  --weights W       how much each model counts, in proportion (default: all alike)
+  --data.path PATH  shards with a validation split to score, or a text file (default: nothing is scored)
+
 Examples:
   megabert merge runs/one@500 runs/two@500 --to models/merged --data.path shards
   megabert merge runs/demo@2400 runs/demo@2600 --to models/merged --weights 1 3
@@ -21,14 +27,10 @@ MOST = 1e6
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    text = "run folder with a checkpoint: a step, best or last (default: last); or a Hugging Face folder"
-    parser.add_argument("models", nargs="+", metavar="RUN@STEP", help=text)
-    text = "folder to write, new or an earlier export"
-    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help=text)
-    text = "how much each model counts, in proportion (default: all alike)"
-    parser.add_argument("--weights", nargs="+", type=bounded(number, least=0, most=MOST), metavar="W", help=text)
-    text = "shards with a validation split to score, or a text file (default: nothing is scored)"
-    parser.add_argument("--data.path", dest="data", type=Path, metavar="PATH", help=text)
+    parser.add_argument("models", nargs="+", metavar="RUN@STEP")
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--weights", nargs="+", type=bounded(number, least=0, most=MOST))
+    parser.add_argument("--data.path", dest="data", type=Path)
     parser.add_device()
 
 
@@ -40,14 +42,12 @@ def run(options: Namespace) -> None:
         kind_of_folder(folder_and_checkpoint(name)[0])
     with loading("PyTorch"):
         from megabert.downstream.export.export_folder import refuse_foreign_folder
-        from megabert.downstream.export.sources import find_device
         from megabert.downstream.inspection.masked_lm import USUAL_LENGTH, ScoringOptions, score_masked_lm
         from megabert.downstream.publish.merging import MERGE, merge_parts, open_parts, write_merge
         from megabert.foundation.files import refuse_input
 
     refuse_input(options.to, *(Path(folder_and_checkpoint(name)[0]) for name in options.models))
     refuse_foreign_folder(options.to)  # before the minutes of scoring
-    device = find_device(options.device)
     parts = open_parts(options.models, options.weights)
     merge = merge_parts(parts)
     scores: dict[str, float] = {}
@@ -55,7 +55,7 @@ def run(options: Namespace) -> None:
         scoring = ScoringOptions(max_seq_length=min(USUAL_LENGTH, merge.longest))
         rows = []
         for name, source in [(part.name, part.source) for part in parts] + [(MERGE, merge)]:
-            total = score_masked_lm(source, options.data, scoring, device=device).total
+            total = score_masked_lm(source, options.data, scoring, device=options.device).total
             scores[name] = total.loss
             rows.append((name, f"{total.loss:.4f}", f"{total.accuracy:.2%}"))
         print(render_table(rows, headers=("model", "masked-LM loss", "accuracy"), align="lrr"))

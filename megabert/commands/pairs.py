@@ -4,6 +4,12 @@ A pair is two sentences that differ in one place. The model is right if the pseu
 higher; chance is 50%. SET is english or korean (12 phenomena each, of our own), or a file in BLiMP's form: JSON Lines
 with sentence_good, sentence_bad and UID. A tie counts as half a right answer.
 
+Arguments:
+  SET               english, korean, or a file in BLiMP's form
+  --random-weights  score the model's shape with random weights, as a baseline
+  --by              field that names a pair's group (default: UID, the phenomenon)
+  --json FILE       also write the accuracies, as fractions
+
 Examples:
   megabert pairs english --model runs/demo
   megabert pairs data/blimp/*.jsonl --model runs/demo --by linguistics_term
@@ -19,13 +25,11 @@ from megabert.settings.command_line.program import Parser
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("sets", nargs="+", metavar="SET", help="english, korean, or a file in BLiMP's form")
+    parser.add_argument("sets", nargs="+", metavar="SET")
     parser.add_model()
-    text = "score the model's shape with random weights, as a baseline"
-    parser.add_argument("--random-weights", action="store_true", help=text)
-    text = "field that names a pair's group (default: UID, the phenomenon)"
-    parser.add_argument("--by", choices=("UID", "linguistics_term", "field"), default="UID", help=text)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the accuracies, as fractions")
+    parser.add_argument("--random-weights", action="store_true")
+    parser.add_argument("--by", choices=("UID", "linguistics_term", "field"), default="UID")
+    parser.add_argument("--json", type=Path)
     add_copies(parser)
 
 

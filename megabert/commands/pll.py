@@ -5,6 +5,12 @@ sentence's score. The file has a sentence per line; a .jsonl file has one per ob
 perplexity. In a sentence that is longer than the model was trained on, each piece is seen with the nearest pieces only;
 how many sentences are, and which is the first, is printed. An ELECTRA is scored by its generator.
 
+Arguments:
+  FILE                a sentence per line, or JSON Lines
+  --output FILE       write a JSON object per sentence: line, text, score, pieces, windowed
+  --json FILE         write the sums and means
+  --text-column NAME  field of a JSON object that holds the sentence (default: text)
+
 Example:
   megabert pll sentences.txt --model runs/demo --output scores.jsonl
 """
@@ -20,13 +26,11 @@ from megabert.settings.command_line.program import Parser, output_path, refuse_f
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="a sentence per line, or JSON Lines")
+    parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_model()
-    text = "write a JSON object per sentence: line, text, score, pieces, windowed"
-    parser.add_argument("--output", type=output_path, metavar="FILE", help=text)
-    parser.add_argument("--json", type=output_path, metavar="FILE", help="write the sums and means")
-    text = "field of a JSON object that holds the sentence (default: text)"
-    parser.add_argument("--text-column", default="text", metavar="NAME", help=text)
+    parser.add_argument("--output", type=output_path)
+    parser.add_argument("--json", type=output_path)
+    parser.add_argument("--text-column", default="text")
     add_copies(parser)
 
 

@@ -6,6 +6,12 @@ number of an element, from 0: --phases.0.steps 100. Hyphens and underscores are 
 The same command resumes the run that --run-dir holds. Ctrl-C, SIGTERM or SIGUSR1 to any rank: all ranks save between
 two steps and exit with 75; RUN/status.json says so if a launcher hides the code.
 
+Arguments:
+  --run-dir DIR    folder of the run (default: runs/run)
+  --world-size N   ranks that --dry-run plans for (default: the launcher's, or 1)
+  --gpu KIND       GPU that --dry-run plans for, as for megabert estimate (default: this machine's)
+  --profile STEPS  record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)
+
 Examples:
   megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first
   deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base
@@ -35,23 +41,19 @@ def add_arguments(parser: Parser) -> None:
     text = f"what to train: {recipes}, or a file (default: debug; with --fork that run's configuration)"
     parser.add_argument("--recipe", metavar="NAME|FILE", help=text)
     parser.add_config_files(under="the recipe")
-    parser.add_argument("--run-dir", default="runs/run", metavar="DIR", help="folder of the run (default: runs/run)")
+    parser.add_argument("--run-dir", default="runs/run")
     parser.add_device()
     parser.add_stops(dry_run="check configuration and data, show the plan")
-    text = "ranks that --dry-run plans for (default: the launcher's, or 1)"
-    parser.add_argument("--world-size", type=positive, metavar="N", help=text)
-    text = "GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"
-    parser.add_argument("--gpu", metavar="KIND", help=text)
-    text = "record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)"
-    parser.add_argument("--profile", metavar="STEPS", help=text)
+    parser.add_argument("--world-size", type=positive)
+    parser.add_argument("--gpu")
+    parser.add_argument("--profile")
     parser.add_rule("--world-size", needs=["--dry-run"])
     parser.add_rule("--gpu", needs=["--dry-run"])
     parser.add_rule("--profile", excludes=["--logging.profile-steps"])
     phase = ("phases.N.steps", "phases.N.global-batch-size", "phases.N.learning-rate")
     machine = ("engine", "precision", "micro-batch-tokens")
     first = ("recipe", "data.path", "run-dir", *phase, *machine, "seed", "init-from", "dry-run")
-    data = ("data", "phases.N", "")
-    sections = (*data, "model", "optimizer", "average", "checkpoint", "validation", "logging", "ops")
+    sections = ("data", "phases.N", "", "model", "optimizer", "average", "checkpoint", "validation", "logging", "ops")
     parser.add_fields(RunConfig, first=first, sections=sections)
 
 
@@ -63,8 +65,7 @@ def run(options: Namespace) -> int:
             refuse_flags(["--gpu"], options.given, "with --device cpu")
         if options.profile is not None:
             options.fields.setdefault("logging", {})["profile_steps"] = options.profile
-        named = [flag.path for flag in options.field_flags]
-        config = resolve_run(run_dir, options.recipe, options.fields, files=options.config, named=named)
+        config = resolve_run(run_dir, options.recipe, options.fields, files=options.config)
         if (options.print_config or options.dry_run) and own_rank() != "0":
             return 0  # rank 0 prints
         if options.print_config:

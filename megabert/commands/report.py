@@ -6,6 +6,15 @@ unigram, the untrained and the trained model side by side; the page shows some a
 prints the scores, which labels are taken for which, and the errors of which the model is surest; of a grid its tables,
 and that for each choice. --html writes them into a page, too, and --png the scores of a grid over its settings.
 
+Arguments:
+  RUN                run folder, or folder of a fine-tuning or grid
+  --text             a text with one [MASK] or more; repeatable
+  --min-margin NATS  fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline
+  --html FILE        also write curves, tables and configuration as one self-contained page
+  --png FILE         also write the page's curves as a picture
+  --measured FILE    compare the seconds of a step with their prediction from these rates (doctor --prove --save FILE)
+  --examples N       fine-tunings: how many errors are shown (default: 5)
+
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html
   megabert report runs/large --measured proof.json
@@ -26,18 +35,14 @@ LOSSES = "loss.png"
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder, or folder of a fine-tuning or grid")
-    parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
+    parser.add_argument("run_dir", type=Path, metavar="RUN")
+    parser.add_argument("--text", action="append", default=[])
     parser.add_checkpoint()
-    text = "fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline"
-    parser.add_argument("--min-margin", type=float, metavar="NATS", help=text)
-    text = "also write curves, tables and configuration as one self-contained page"
-    parser.add_argument("--html", type=output_path, metavar="FILE", help=text)
-    parser.add_argument("--png", type=output_path, metavar="FILE", help="also write the page's curves as a picture")
-    text = "put the seconds of a step beside their prediction from these rates (doctor --prove --save FILE)"
-    parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
-    text = "fine-tunings: how many errors are shown (default: 5)"
-    parser.add_argument("--examples", type=positive, default=5, metavar="N", help=text)
+    parser.add_argument("--min-margin", type=float)
+    parser.add_argument("--html", type=output_path)
+    parser.add_argument("--png", type=output_path)
+    parser.add_argument("--measured", type=Path)
+    parser.add_argument("--examples", type=positive, default=5)
 
 
 def run(options: Namespace) -> None:

@@ -4,6 +4,10 @@ It prints the pieces whose word embeddings are nearest to a word's by cosine. Wo
 around) are added up, each scaled to length 1; a word of several pieces is their mean. Words without an operator between
 them are looked up one by one.
 
+Arguments:
+  WORD     a word, + or -
+  --top N  neighbours of each (default: 10)
+
 Example:
   megabert similar --model runs/demo ship king - man + woman
 """
@@ -16,19 +20,17 @@ from megabert.settings.command_line.program import Parser, positive
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
+    parser.add_argument("word", nargs="+", metavar="WORD")
     parser.add_model()
-    parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
+    parser.add_argument("--top", type=positive, default=10)
 
 
 def run(options: Namespace) -> None:
     """Load the embeddings, search, print."""
     source = open_model(options)
-    from megabert.downstream.inspection.similar import nearest, parse_queries, render_neighbours
-    from megabert.models.embedding_sharing import table_of
+    from megabert.downstream.inspection.similar import nearest, parse_queries, render_neighbours, word_embeddings
 
     queries, tokenizer = parse_queries(options.word), source.load_tokenizer()
-    weight = table_of(source.build_model().bert.embeddings.word_embeddings)
-    embeddings_VD = weight[: tokenizer.vocab_size].detach().double().numpy()
+    embeddings_VD = word_embeddings(source.build_model(), tokenizer).astype(float)
     neighbours = [(query, nearest(query, embeddings_VD, tokenizer, top_k=options.top)) for query in queries]
     print("\n\n".join(render_neighbours(query, near, tokenizer) for query, near in neighbours))

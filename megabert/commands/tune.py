@@ -5,6 +5,11 @@ neighbours; the fastest tile whose results match the op's definition goes into t
 called again with the same file it does the rest. A run reads the file by --ops.tile_sizes FILE, on such a device and
 with this version of Triton and megabert alone.
 
+Arguments:
+  --save FILE  the file of tile sizes; one of this device is continued
+  --minutes M  no candidate is begun after so long (default: 10)
+  --tokens N   packed tokens of a timed call (default: 32768)
+
 Examples:
   megabert tune --recipe bert_large --save h100.json
   megabert pretrain --recipe bert_large --data.path data --ops.tile_sizes h100.json
@@ -26,13 +31,9 @@ def add_arguments(parser: Parser) -> None:
     text = f"whose model and lengths: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
     parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
     parser.add_config_files(under="the recipe")
-    text = "the file of tile sizes; one of this device is continued"
-    parser.add_argument("--save", type=Path, required=True, metavar="FILE", help=text)
-    text = "no candidate is begun after so long (default: 10)"
-    parser.add_argument("--minutes", type=bounded(number, above=0, most=1440), default=10.0, metavar="M", help=text)
-    text = "packed tokens of a timed call (default: 32768)"
-    tokens = bounded(whole, least=16, most=1 << 20)
-    parser.add_argument("--tokens", type=tokens, default=32_768, metavar="N", help=text)
+    parser.add_argument("--save", type=Path, required=True)
+    parser.add_argument("--minutes", type=bounded(number, above=0, most=1440), default=10.0)
+    parser.add_argument("--tokens", type=bounded(whole, least=16, most=1 << 20), default=32_768)
 
 
 def run(options: Namespace) -> None:

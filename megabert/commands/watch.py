@@ -3,6 +3,11 @@
 These, restarts and skipped steps come from its metrics.jsonl and status.json; on a terminal again and again until the
 run is done or has failed, else once.
 
+Arguments:
+  RUN           run folder
+  --once        show it once (also when the output is no terminal)
+  --interval S  seconds between looks (default: 2)
+
 Example:
   megabert watch runs/large --interval 10
 """
@@ -24,10 +29,9 @@ DAY_S = 86_400
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("--once", action="store_true", help="show it once (also when the output is no terminal)")
-    seconds = bounded(number, above=0, most=DAY_S)
-    parser.add_argument("--interval", type=seconds, default=2.0, metavar="S", help="seconds between looks (default: 2)")
+    parser.add_argument("run_dir", type=Path, metavar="RUN")
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--interval", type=bounded(number, above=0, most=DAY_S), default=2.0)
 
 
 def run(options: Namespace) -> None:

@@ -31,10 +31,10 @@ from megabert.settings.config.loading import phase_data
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.masking import MaskingOptions
-from megabert.tokens.shards.columns import FlatInstances, join_instances
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tokens.shards.format import ShardMetadata
-from megabert.tokens.shards.shard_set import ShardSet, Sizes, runs_of
+from megabert.tokens.shards.shard_set import ShardSet, Sizes, read_instances, runs_of
 
 Positions = Mapping[str, DataPosition]
 """Where each build's data continue, by the SHA-256 of its data; a build that is missing is at its first instance."""
@@ -168,11 +168,9 @@ class Mixture:
         Raises:
             DataError: As `ShardSet.rows`.
         """
-        parts = [
-            self.sources[index].rows(rows[begin:end] & ((1 << _ROW_BITS) - 1), Sizes(*(a[begin:end] for a in sizes)))
-            for index, begin, end in runs_of(rows >> _ROW_BITS)
-        ]
-        return join_instances(parts)._replace(rows=rows) if parts else self.first.rows(rows, sizes)
+        runs = runs_of(rows >> _ROW_BITS)
+        parts = [(self.sources[index], begin, end) for index, begin, end in runs] or [(self.first, 0, 0)]
+        return read_instances(parts, rows & ((1 << _ROW_BITS) - 1), sizes)._replace(rows=rows)
 
     def passes(self, instances: int, read: Positions | None = None) -> dict[str, float]:
         """Return the passes over each source's text that a number of instances makes, by the source's name.

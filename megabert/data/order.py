@@ -19,9 +19,9 @@ they are spread over the shards, and the instances of a shard are shuffled. So a
 sample of its shard, and a window mixes eight such samples from anywhere in the corpus.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ WINDOW_BLOCKS = 8
 
 _BLOCK_BITS = BLOCK_ROWS.bit_length() - 1  # a power of two
 _MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the permutations of a small domain
+_TABLE_HALF_BITS = 5  # a network of up to 1,024 numbers is computed as a whole, at the cost of a single walk
 _ROUNDS = 6
 _BLOCKS_KEY = string_key("data/order/blocks")
 _ROWS_KEY = string_key("data/order/rows")
@@ -150,10 +151,15 @@ def permute_range(values: NDArray[np.int64], size: int, key: int, *, is_inverse:
     # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
     # ``size`` numbers (at least 64), so that fewer than four applications lead back inside on average.
     half_bits = max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2)
+    permute: Callable[[NDArray[np.uint64]], NDArray[np.uint64]] = partial(
+        _network, key=key, half_bits=half_bits, is_inverse=is_inverse
+    )
+    if half_bits <= _TABLE_HALF_BITS:
+        permute = permute(np.arange(1 << 2 * half_bits, dtype=np.uint64)).__getitem__
     # An image past the end goes through the network again (cycle walking).
     images, outside = values.astype(np.uint64), np.arange(len(values))
     while len(outside):
-        images[outside] = _network(images[outside], key, half_bits, is_inverse=is_inverse)
+        images[outside] = permute(images[outside])
         outside = outside[images[outside] >= size]
     return images.astype(np.int64)
 

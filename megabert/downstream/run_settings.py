@@ -23,16 +23,15 @@ GENERATOR_CHOICES = ("generator_size", "generator_layers", "embedding_sharing")
 
 
 def resolve_run(
-    run_dir: Path, recipe: str | None, fields: Mapping[str, Any], *, files: Sequence[Path] = (), named: Sequence[str]
+    run_dir: Path, recipe: str | None, fields: Mapping[str, Any], *, files: Sequence[Path] = ()
 ) -> RunConfig:
     """Resolve a run. Its own record wins over the sources of its weights, which may be gone by now.
 
     Args:
         run_dir: Run folder, new or not.
         recipe: Name or file; None for ``debug`` or, of a fork, the configuration of its run.
-        fields: Nested fields that override recipe and files.
+        fields: Nested fields that override recipe and files. None may be without effect.
         files: YAML files that override the recipe.
-        named: Dotted paths of ``fields``, of which none may be without effect.
 
     Raises:
         ConfigError: Every problem of the configuration, or a field without effect.
@@ -44,7 +43,7 @@ def resolve_run(
     if recipe is None:
         recipe = "debug" if fork is None else str(recorded)
     config = loading.load_run_config(recipe, files, fields, model_of=partial(_model_of, recorded=recorded))
-    refuse_idle(named, loading.to_dict(config), RUN_NEEDS)
+    refuse_idle(fields, loading.to_dict(config), RUN_NEEDS)
     return config
 
 

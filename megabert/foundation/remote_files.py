@@ -75,8 +75,18 @@ def remote(url: str, verb: str = "read") -> Iterator[tuple[Any, str]]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise
-        why = "not there" if isinstance(error, FileNotFoundError) else str(error) or type(error).__name__
-        raise DataError(f"{url}: cannot be {verb} ({why}). Check the URL, the network and your credentials.") from error
+        cause = _cause_of(error)
+        why = "not there" if isinstance(cause, FileNotFoundError) else str(cause) or type(cause).__name__
+        raise DataError(f"{url}: cannot be {verb} ({why}). Check the URL, the network and your credentials.") from cause
+
+
+def _cause_of(error: Exception) -> BaseException:
+    """Return the failure of a server or a connection that fsspec reports as a missing file if it asks for a size."""
+    answer = error.__cause__
+    if not isinstance(error, FileNotFoundError) or getattr(answer, "status", 0) == 404:
+        return error
+    is_broken = isinstance(answer, OSError) or type(answer).__module__.startswith("aiohttp")
+    return answer if answer and is_broken else error
 
 
 def _options(url: str) -> dict[str, Any]:

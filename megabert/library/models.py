@@ -22,11 +22,10 @@ from megabert.downstream.inspection.embed import embed_texts
 from megabert.downstream.inspection.encode_text import RankedPiece, encode_text
 from megabert.downstream.inspection.fill_mask import fill_mask, next_sentence
 from megabert.downstream.inspection.pseudo_likelihood import Scores, score_texts
-from megabert.downstream.inspection.similar import nearest, parse_queries, word_ids
+from megabert.downstream.inspection.similar import nearest, parse_queries, word_embeddings, word_ids
 from megabert.foundation.errors import ConfigError
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
-from megabert.models.embedding_sharing import table_of
 from megabert.observability.logs import quiet
 from megabert.settings.command_line.arguments import CopyMask, Device, VectorPooling, checks_arguments
 from megabert.settings.config.extensions import require_recorded
@@ -136,7 +135,7 @@ class Model:
         Raises:
             ConfigError: The vocabulary cannot write a word.
         """
-        table_VD = self._word_embeddings()
+        table_VD = word_embeddings(self._network, self._tokenizer)
         rows = [table_VD[word_ids(word, self._tokenizer)].mean(0) for word in words]
         return np.array(rows, np.float32).reshape(-1, table_VD.shape[1])
 
@@ -154,7 +153,8 @@ class Model:
         queries = parse_queries([query])
         if len(queries) > 1:
             raise ConfigError(f"{query!r}: {len(queries)} words without an operator between them. Put + or - there.")
-        return nearest(queries[0], self._word_embeddings().astype(np.float64), self._tokenizer, top_k=top_k)
+        embeddings_VD = word_embeddings(self._network, self._tokenizer).astype(np.float64)
+        return nearest(queries[0], embeddings_VD, self._tokenizer, top_k=top_k)
 
     @checks_arguments
     def attention(self, text: str, second: str | None = None) -> AttentionRecord:
@@ -210,10 +210,6 @@ class Model:
         network = self._with_head("judges_pairs")
         return next_sentence(network, self._tokenizer, first, second, longest=self._source.longest)
 
-    def _word_embeddings(self) -> NDArray[np.float32]:
-        weight = table_of(self._network.bert.embeddings.word_embeddings)
-        return weight[: self._tokenizer.vocab_size].detach().float().cpu().numpy()  # type: ignore[no-any-return]
-
     def _with_head(self, need: Literal["fills_masks", "judges_pairs"]) -> PretrainingModel:
         """Return the network, once it is known that its weights have a head; until then the head may be random."""
         if need not in self._heads:
@@ -263,7 +259,7 @@ def fine_tune(
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
     require_recorded(Path(output_dir) / SETTINGS_NAME, "package")
     known = find_task(task, config)
-    refuse_idle_settings(list(settings), [known], config, are_folders=Path(data).is_dir())
+    refuse_idle_settings(settings, [known], config, are_folders=Path(data).is_dir())
     with nullcontext() if progress else quiet():
         return finetune(known, config, Path(output_dir), device=device)
 

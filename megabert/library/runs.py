@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from megabert.checkpoints.format import folder_name, read_checkpoint_manifest, steps_in
 from megabert.distributed.environments import before_ranks_meet
-from megabert.downstream.export.model_card import check_facts
 from megabert.downstream.export.model_folder import find_model
-from megabert.downstream.export.sources import find_device, open_source
+from megabert.downstream.export.sources import open_source
 from megabert.downstream.finetuning.saved_model import rescore
 from megabert.downstream.inspection.masked_lm import score_masked_lm, scoring_options
 from megabert.downstream.publish.forms import Forms
@@ -22,7 +21,7 @@ from megabert.downstream.run_settings import initial_weights, resolve_run
 from megabert.observability.logs import quiet
 from megabert.observability.metrics import read_metrics
 from megabert.settings.command_line.arguments import Device, checks_arguments
-from megabert.settings.command_line.flags import leaf_paths, nest
+from megabert.settings.command_line.flags import nest
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.training.callbacks import Callbacks, OnCheckpoint, OnMetrics
@@ -142,8 +141,7 @@ def pretrain(
     callbacks = Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint)
     with nullcontext() if progress else quiet(), CtrlC() as stop:
         with before_ranks_meet():
-            fields = nest(settings)
-            config = resolve_run(path, None if recipe is None else str(recipe), fields, named=list(leaf_paths(fields)))
+            config = resolve_run(path, None if recipe is None else str(recipe), nest(settings))
             initial = initial_weights(config, path)
         if not train(config, path, initial=initial, device=device, stop=stop, callbacks=callbacks):
             raise KeyboardInterrupt(f"{path} is saved; the same call continues it")
@@ -196,7 +194,7 @@ def evaluate(
             return ModelScores(found.task, found.examples, found.metrics, found.baseline)
         source = open_source(str(model), checkpoint)
         fields = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
-        score = score_masked_lm(source, Path(data), scoring_options(source, fields), device=find_device(device)).total
+        score = score_masked_lm(source, Path(data), scoring_options(source, fields), device=device).total
     scores = {"loss": score.loss, "accuracy": score.accuracy, "perplexity": score.perplexity}
     return ModelScores("mlm", score.sequences, scores, {"loss": score.unigram_loss, "accuracy": score.unigram_accuracy})
 
@@ -231,7 +229,6 @@ def export(
     Raises:
         ConfigError, CheckpointError, DataError: There is no such run or checkpoint, or the folder holds something else.
     """
-    check_facts(list(languages), license, None)
     facts, forms = {"languages": tuple(languages), "license": license}, Forms(vectors=vectors, has_onnx=onnx)
     with quiet():
         run, folder = find_model(str(run_dir)), Path(output_dir)

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,31 +69,6 @@ class Outcome:
     stderr: str
     changed: tuple[str, ...]
     """Files and folders that are new, gone or different."""
-
-
-class Tally:
-    """Counts what came of commands, in groups; `str` gives a table with a line for each group and one for all."""
-
-    def __init__(self) -> None:
-        self._groups: dict[str, list[Outcome]] = {}
-
-    def add(self, group: str, outcome: Outcome) -> None:
-        """Count a command."""
-        self._groups.setdefault(group, []).append(outcome)
-
-    def __str__(self) -> str:
-        groups = dict(sorted(self._groups.items()))
-        if len(groups) > 1:
-            groups["all"] = [outcome for outcomes in self._groups.values() for outcome in outcomes]
-        return "\n".join(_tally_line(name, outcomes) for name, outcomes in groups.items())
-
-
-def _tally_line(name: str, outcomes: list[Outcome]) -> str:
-    codes = ", ".join(f"{n} with exit code {code}" for code, n in sorted(Counter(o.code for o in outcomes).items()))
-    longest = max(outcome.seconds for outcome in outcomes)
-    largest = max(outcome.peak_bytes for outcome in outcomes) >> 20
-    printable = name.encode(errors="backslashreplace").decode()  # a row may hold bytes that are no UTF-8
-    return f"{printable}: {len(outcomes)}, {codes}; longest {longest:.1f} s, largest {largest} MiB"
 
 
 class CommandServer:

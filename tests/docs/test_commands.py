@@ -1,7 +1,8 @@
-"""The program takes every megabert command that the documentation shows."""
+"""The program takes every megabert command that the documentation shows, and git ignores what they write."""
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,18 @@ def test_shown_pretraining_command_is_accepted(page, words, megabert, monkeypatc
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+WRITING_PAGES = [*ROOT.glob("README*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("slurm/*.sh")]
+FLAG = re.compile(r"--(?:output|output-dir|run-dir|html|png|local-dir)[ =](?!\w+://)([a-z][\w./-]*)")
+DEFAULT = re.compile(r"^(?:OUTPUT|DATA|RUN_DIR)=\$\{\w+:-([a-z][\w./-]*)", re.MULTILINE)
+FOLDER = re.compile(r"Path\(\"([a-z]\w*)\"\)\.mkdir")
+
+
+def test_outputs_of_documented_commands_are_ignored():
+    texts = [page.read_text(encoding="utf-8") for page in WRITING_PAGES]
+    written = {name for text in texts for pattern in (FLAG, DEFAULT, FOLDER) for name in pattern.findall(text)}
+    assert {"data/demo", "runs/mrpc", "raw", "report.html"} <= written
+    paths = sorted(f"{name}/x" if "." not in name else name for name in {*written, "pretrain-17.log", "models/a"})
+    ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert set(paths) - set(ignored.stdout.splitlines()) == set()

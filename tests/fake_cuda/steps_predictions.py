@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.predictions.counts import IN_FP8, by_part, seen_tiles, step_work
+from benchmarks.predictions.counts import IN_FP8, by_part, step_work
 from megabert.observability.flops import fp8_work
 from megabert.settings.config.model import ModelConfig
 
@@ -39,18 +39,3 @@ def test_in_8_bits_one_more_layer_adds_two_thirds_of_its_products_and_casts_its_
     assert flops[1] - flops[0] == fp8_work(ModelConfig(**MODEL, num_hidden_layers=1), tokens=8 * TOKENS)[0]
     of_attention = 8 * 3 * TOKENS * (HIDDEN + 3 * HIDDEN)  # its output, and the gradients of queries, keys and values
     assert casts[1] - casts[0] == pytest.approx(of_attention + 2 * 3 * weights, rel=0.03)  # and scales
-
-
-def test_a_card_has_tiles_of_its_own_whichever_was_counted_before():
-    tiles = []
-    for capability in ((9, 0), (8, 0)):
-        work, _ = step_work(MODEL | {"num_hidden_layers": 1}, **STEP, micro_steps=1, capability=capability)
-        tiles += [each.tiles for label, each in work.items() if label.name == "rotary_attention_backward_keys"]
-    assert tiles[1] == 2 * tiles[0]  # 32 rows in place of 64
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "reach", "tiles"), [(64, 64, 0, 16), (128, 64, 0, 8), (64, 64, 64, 2 + 3 + 3 + 2)]
-)
-def test_tiles_of_attention_are_those_that_a_query_sees(rows, columns, reach, tiles):
-    assert seen_tiles(256, rows, columns, reach) == tiles

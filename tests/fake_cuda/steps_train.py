@@ -4,20 +4,17 @@ Families run on two ranks at ZeRO-1: their parameters decide what the buckets ho
 a pair of models runs, and on one rank, where nothing is sent, BERT. ``make soak`` runs every row.
 """
 
-import threading
-
 import pytest
 import torch
 from fake_cuda.fake_gpu import ALIKE, BATCH_TENSORS, KEPT
 from fake_cuda.fake_step import MICRO_STEPS, steps
 from fake_cuda.watch import Seen
 from support.soak import in_soak
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from megabert.data import batch
-from megabert.engine import buckets, engine, gradient_reduction, zero_stages
-from megabert.models import bert, deberta, electra, layers
-from megabert.training import step
+from megabert.engine import engine, gradient_reduction, zero_stages
+from megabert.models import bert, layers
 
 LAUNCHES = {"bert": 46, "roberta": 44, "albert": 39, "electra": 83, "deberta": 50, "deberta-v3": 106, "modernbert": 35}
 """Most launches of Triton's kernels in a micro-step of two layers, without the optimizer's: what they are today."""
@@ -53,11 +50,6 @@ def launches_per_micro_step(seen: Seen) -> float:
     return sum(number for name, number in seen.kernels.items() if not name.startswith("lamb")) / MICRO_STEPS
 
 
-def misaligned(fragments) -> set[str]:
-    """Return the parameters that do not begin at a multiple of 16 bytes in their bucket."""
-    return {fragment.parameter for fragment in fragments if fragment.offset * 2 % 16}
-
-
 @pytest.mark.parametrize(
     ("family", "stage", "world_size"),
     [
@@ -68,12 +60,11 @@ def misaligned(fragments) -> set[str]:
     ],
 )
 def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
-    (first, second), fragments = steps(family=family, stage=stage, world_size=world_size)
+    (first, second), _ = steps(family=family, stage=stage, world_size=world_size)
     check(second, world_size, family)
     assert second.kernels == first.kernels
     assert second.collectives["gather"] >= (world_size > 1)
     assert launches_per_micro_step(second) <= LAUNCHES[family]
-    assert misaligned(fragments) == set()
 
 
 @pytest.mark.parametrize(
@@ -81,8 +72,8 @@ def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
     [
         ("bert", 512),
         ("deberta-v3", 8192),
-        ("modernbert", 8192),
-        *in_soak(*((family, 8192) for family in ("bert", "albert", *ALIKE)), ("deberta-v3", 512), ("modernbert", 512)),
+        *in_soak(*((family, 8192) for family in ("bert", "albert", "modernbert", *ALIKE))),
+        *in_soak(("deberta-v3", 512), ("modernbert", 512)),
     ],
 )
 def test_no_sum_of_a_step_has_any_order_at_any_number_of_tokens(family, tokens):
@@ -93,11 +84,11 @@ def test_no_sum_of_a_step_has_any_order_at_any_number_of_tokens(family, tokens):
 @pytest.mark.parametrize(
     ("stage", "dtype", "world_size", "optimizer"),
     [
-        (1, torch.bfloat16, 2, "stable_adamw"),
         (1, torch.bfloat16, 2, "muon"),
         (2, torch.bfloat16, 2, "adamw"),
         (1, torch.float32, 2, "lamb"),
         *in_soak(
+            (1, torch.bfloat16, 2, "stable_adamw"),
             (1, torch.bfloat16, 1, "adamw"),
             (1, torch.bfloat16, 2, "adamw"),
             (1, torch.bfloat16, 1, "muon"),
@@ -112,7 +103,7 @@ def test_other_engines_wait_once_too(stage, dtype, world_size, optimizer):
     check(seen[1], world_size)
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", *in_soak("albert", "deberta-v3", *ALIKE)])
+@pytest.mark.parametrize("family", ["bert", *in_soak("albert", "deberta-v3", "modernbert", *ALIKE)])
 def test_products_in_8_bits_wait_once_too_and_their_sums_have_an_order(monkeypatch, family):
     products, multiply = [], torch._scaled_mm
 
@@ -179,56 +170,6 @@ def test_a_number_that_the_host_reads_is_seen(monkeypatch):
         steps()
 
 
-@pytest.mark.soak
-def test_an_index_on_the_host_is_seen(monkeypatch):
-    monkeypatch.setattr(bert, "first_tokens", lambda batch: torch.arange(3))
-    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
-        steps()
-
-
-@pytest.mark.soak
-def test_a_second_copy_to_the_host_is_seen(monkeypatch):
-    def fetched(totals, terms, counts):
-        engine.HostCopy(totals)
-        return means_of(totals, terms, counts)
-
-    means_of = step.means_of
-    monkeypatch.setattr(step, "means_of", fetched)
-    assert steps()[0][1].copies_to_host == 2
-
-
-@pytest.mark.soak
-def test_an_update_that_is_launched_after_the_host_has_waited_is_seen(monkeypatch):
-    do_before_an_update(monkeypatch, lambda totals: engine.HostCopy(totals).wait())
-    seen = steps()[0][1]
-    assert seen.launches_before_waits[0] < seen.kernels.total()
-
-
-@pytest.mark.soak
-def test_a_second_wait_for_the_stream_is_seen(monkeypatch):
-    accumulate = step.accumulate
-
-    def waiting(engine, *given):
-        engine.wait_for_backward()
-        return accumulate(engine, *given)
-
-    monkeypatch.setattr(step, "accumulate", waiting)
-    assert steps(world_size=2)[0][1].stream_waits == 2
-
-
-@pytest.mark.soak
-def test_a_hook_of_another_thread_is_seen(monkeypatch):
-    add_product = gradient_reduction._WeightSum.add_product
-
-    def elsewhere(weight_sum, *given):
-        thread = threading.Thread(target=torch.no_grad()(add_product), args=(weight_sum, *given))
-        thread.start()
-        thread.join()
-
-    monkeypatch.setattr(gradient_reduction._WeightSum, "add_product", elsewhere)
-    assert len(steps()[0][1].hook_threads) > 1
-
-
 def test_a_copy_that_the_host_waits_for_is_seen(monkeypatch):
     first_tokens = bert.first_tokens
 
@@ -249,33 +190,6 @@ def test_a_copy_from_memory_that_is_not_page_locked_is_seen(monkeypatch):
 def test_a_sum_without_an_order_is_seen(monkeypatch):
     do_before_an_update(monkeypatch, lambda totals: totals.scatter_add(0, torch.zeros_like(totals).long(), totals))
     assert set(steps()[0][1].faults) == {"sums in any order: scatter_add"}
-
-
-@pytest.mark.soak
-def test_relative_positions_that_are_copied_each_time_are_seen(monkeypatch):
-    class Uncached:
-        __call__ = staticmethod(deberta.positions_of.__wrapped__)
-        cache_clear = deberta.positions_of.cache_clear
-
-    found = faults_with(monkeypatch, deberta, "positions_of", Uncached(), family="deberta")
-    assert found == {"blocking copy from the host"}
-
-
-@pytest.mark.soak
-def test_a_shape_that_depends_on_drawn_tokens_is_seen(monkeypatch):
-    histogram = electra._histogram
-
-    def of_real_tokens(logits_T, is_replaced_T, is_real_T):
-        return histogram(logits_T[is_real_T], is_replaced_T[is_real_T], is_real_T[is_real_T])
-
-    monkeypatch.setattr(electra, "_histogram", of_real_tokens)
-    with pytest.raises(DynamicOutputShapeException):
-        steps(family="electra")
-
-
-def test_parameters_after_a_bias_of_one_element_are_seen(monkeypatch):
-    monkeypatch.setattr(buckets, "_aligned", lambda parameters: parameters)
-    assert misaligned(steps(family="electra", number=1)[1])
 
 
 @pytest.mark.parametrize("family", ["deberta", *in_soak("electra")])

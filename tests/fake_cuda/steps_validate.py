@@ -5,9 +5,6 @@ from fake_cuda.fake_gpu import ALIKE, BATCH_TENSORS
 from fake_cuda.fake_step import VALIDATION_BATCHES, validations
 from support.soak import in_soak
 
-from megabert.engine import zero_stages
-from megabert.training import step
-
 COUNTS = 1
 """The counts of the held-out instances travel to the device once, at the end."""
 
@@ -23,21 +20,3 @@ def test_second_validation_waits_once_and_nothing_races(family):
     assert dict(seen.collectives) == {}
     assert seen.kernels["layer_norm_forward"]
     assert not seen.kernels["layer_norm_backward"]
-
-
-@pytest.mark.soak
-def test_numbers_that_the_host_sends_with_each_batch_are_seen(monkeypatch):
-    sums_of = step.sums_of
-
-    def sent_each_time(output, terms):
-        sums = sums_of(output, terms)
-        return sums + sums.new_tensor([0.0] * len(sums))
-
-    monkeypatch.setattr(step, "sums_of", sent_each_time)
-    assert dict(validations()[1].faults) == {"blocking copy from the host": VALIDATION_BATCHES}
-
-
-def test_a_validation_that_does_not_wait_for_the_last_update_is_seen(monkeypatch):
-    monkeypatch.setattr(zero_stages.PartitionedStage, "before_forward", lambda stage: None)
-    monkeypatch.setattr(zero_stages.PartitionedStage, "after_forward", lambda stage: None)
-    assert "read while a collective writes it: embedding" in validations(world_size=2)[1].faults

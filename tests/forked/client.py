@@ -25,11 +25,14 @@ def environment_of_commands() -> dict[str, str]:
 
 
 class ForkServer:
-    """The process that ``server.py`` describes; with modules, it imports these alone, under variables of its own."""
+    """The process that ``server.py`` describes; with modules, it imports these alone, under variables of its own.
 
-    def __init__(self, *modules: str, **variables: str) -> None:
+    It runs in this virtualenv, or in the one that a Python belongs to.
+    """
+
+    def __init__(self, *modules: str, python: Path | str = sys.executable, **variables: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "forked.server", *modules],
+            [python, "-m", "forked.server", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

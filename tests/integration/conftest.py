@@ -4,11 +4,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 from support.bundled_corpus import build_shards, small_corpus
-from support.runs import Run
+from support.runs import Run, finished
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +44,17 @@ def shards(corpus, made_once) -> Path:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted_run(shards, made_once) -> Run:
+def run_once(made_once) -> Callable[..., Run]:
+    """``run_once(name, data, ...)`` is a complete run that the first worker makes, and that nobody may change."""
+
+    def run_of(name: str, data: Path, **options: Any) -> Run:
+        folder = made_once(name, lambda folder: finished(folder / name, data, **options))
+        return Run(folder / name, data, **options)
+
+    return run_of
+
+
+@pytest.fixture(scope="session")
+def uninterrupted_run(shards, run_once) -> Run:
     """A complete run of two ranks that nothing interrupted: what a killed or stopped run has to equal in the end."""
-
-    def run_in(folder: Path) -> Run:
-        return Run(folder / "uninterrupted", shards, ranks=2)
-
-    return run_in(made_once("runs", lambda folder: run_in(folder).finish_well()))
+    return run_once("uninterrupted", shards, ranks=2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.runs import Run, assert_equal_runs
+from support.runs import Run, assert_equal_runs, finished
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.models.convert import POSITIONS
@@ -30,20 +30,15 @@ def killed_at_border(run_dir: Path, shards: Path, **flags: object) -> Run:
 
 def resume_elsewhere(expected: Run, run_dir: Path, ranks: int, engine: str) -> float:
     """Resume a killed run with other ranks and another stage; return the largest relative difference of a loss."""
-    run = Run(run_dir, expected.data, ranks=ranks, flags={**expected.flags, "engine": engine})
-    run.finish_well()
+    run = finished(run_dir, expected.data, ranks=ranks, flags={**expected.flags, "engine": engine})
     assert run.losses().keys() == expected.losses().keys()
     return max(abs(run.losses()[step] / loss - 1) for step, loss in expected.losses().items())
 
 
 @pytest.fixture(scope="session")
-def tiled_run(shards, made_once) -> Run:
+def tiled_run(shards, run_once) -> Run:
     """A complete run of two ranks that nothing interrupted, whose second phase begins with tiled positions."""
-
-    def run_in(folder: Path) -> Run:
-        return Run(folder / "tiled", shards, ranks=2, flags={**TILED, "checkpoint.keep_last": 9})
-
-    return run_in(made_once("tiled_runs", lambda folder: run_in(folder).finish_well()))
+    return run_once("tiled", shards, ranks=2, flags={**TILED, "checkpoint.keep_last": 9})
 
 
 def test_only_the_second_phase_differs_from_a_run_that_keeps_its_rows(tiled_run, uninterrupted_run):
@@ -66,8 +61,7 @@ def test_killed_at_the_border_resumes_with_other_ranks_and_stage(tiled_run, shar
 def test_rollback_to_the_border_fills_the_rows_again(shards, tmp_path):
     """Two bad batches at once: back to the end of phase 1, and from there into phase 2 without their instances."""
     flags = {**TILED, "rollback.after_skips": 2, "checkpoint.keep_last": 9}
-    run = Run(tmp_path / "run", shards, flags=flags, module="integration.programs.poisoned_second_phase")
-    run.finish_well()
+    run = finished(tmp_path / "run", shards, flags=flags, module="integration.programs.poisoned_second_phase")
     assert run.output.count("begin as copies of positions 1 to 62") == 2
     border = table_at(run, END)  # written again by the rollback
     assert torch.equal(border[OLD:NEW], border[1 : OLD - 1].repeat(2, 1)[: NEW - OLD])
@@ -113,7 +107,6 @@ def test_killed_at_the_border_and_moved_to_every_stage(tiled_run, killed_on, tmp
 @pytest.mark.parametrize(("ranks", "engine"), [(1, "zero3"), (3, "zero0"), (3, "zero2"), (4, "zero1")])
 def test_killed_run_with_shifted_positions_resumes_with_other_ranks_and_stage(shards, tmp_path, ranks, engine):
     shifted = {"phases.0.position_offset": "random", "phases.1.position_offset": "random"}
-    whole = Run(tmp_path / "whole", shards, ranks=2, flags=shifted)
-    whole.finish_well()
+    whole = finished(tmp_path / "whole", shards, ranks=2, flags=shifted)
     killed = killed_at_border(tmp_path / "run", shards, **shifted)
     assert resume_elsewhere(whole, killed.run_dir, ranks, engine) < 1e-6

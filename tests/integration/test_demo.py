@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from forked.client import run_command
-from support.runs import TINY, Run
+from support.runs import TINY, Run, finished
 
 from examples import demo_task
 from megabert.data.batch import pack_sequences
@@ -26,16 +26,7 @@ def demo_run(corpus, tmp_path_factory) -> Run:
     flags: dict[str, object] = {**dict.fromkeys(TINY), "shards.dupe_factor": 1}
     for index in range(len(PHASES)):
         flags |= {f"phases.{index}.steps": 2, f"phases.{index}.global_batch_size": 6}
-    run = Run(folder / "run", folder / "data", ranks=2, recipe="demo", flags=flags)
-    run.finish_well()
-    return run
-
-
-def test_demo_is_the_mission():
-    config = load_run_config("demo")
-    assert (config.model.family, config.optimizer.name) == ("bert", "lamb")
-    assert (config.shards.objective, config.shards.masking) == ("nsp", "static")
-    assert [phase.max_seq_length for phase in config.phases][-2:] == [128, 512]
+    return finished(folder / "run", folder / "data", ranks=2, recipe="demo", flags=flags)
 
 
 def test_report_of_the_demo_shows_chance_and_the_unigram_in_every_phase(demo_run, megabert):

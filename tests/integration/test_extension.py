@@ -1,10 +1,10 @@
-"""The example of an extension, installed in a folder of its own: used, killed and resumed, and refused without it."""
+"""The example of an extension, installed in a virtualenv of its own: used, killed and resumed, refused without it."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,35 +27,44 @@ print(load_classifier("scores/seed_42/model").predict(["The whale rose out of th
 
 
 class Environment:
-    """Commands in a folder; until `uninstall` they have the example, which pip installed."""
+    """A virtualenv and the commands in it. Below its own packages, the example until `uninstall`, it has this one's."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, site = folder, folder / "site"
-        shutil.copytree(EXAMPLE, folder / "source")  # pip writes into it
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
-        subprocess.run([*pip, "--target", site, folder / "source"], check=True, timeout=300)
+        self.folder, self.python = folder, folder / "virtualenv" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "virtualenv"], check=True, timeout=300)
+        (site,) = folder.glob("virtualenv/lib/python*/site-packages")
+        (site / "of_the_tests.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
         (site / "checks_of_the_example.py").write_text(CHECKS)
-        paths = {"PYTHONPATH": f"{site}{os.pathsep}{environment_of_commands()['PYTHONPATH']}"}
-        self.server: ForkServer | None = ForkServer(**paths)
-        self.wishes = {"folder": folder, "environment": environment_of_commands() | paths}
+        shutil.copytree(EXAMPLE, folder / "source")  # pip writes into it
+        self.cold("pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", folder / "source")
+        self.server: ForkServer | None = ForkServer(python=self.python)
 
     def uninstall(self) -> None:
         self.server.close()
-        self.server, self.wishes = None, {"folder": self.folder}
+        self.server = None  # from here on the usual one, which has never imported the example
+        self.cold("pip", "uninstall", "-q", "--yes", "megabert-extension")
+
+    def cold(self, module: str, *words: object, code: int = 0) -> str:
+        """Return the output of a command in a process of its own, as a shell starts it."""
+        done = subprocess.run(
+            [self.python, "-m", module, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=environment_of_commands(),
+            timeout=600,
+        )
+        assert done.returncode == code, f"{words}\n{done.stdout}"
+        return done.stdout
 
     def run(self, module: str, words: list[str], output: Path, **wishes: object) -> int:
-        return run_command(module, words, output, server=self.server, **self.wishes, **wishes)
+        return run_command(module, words, output, server=self.server, folder=self.folder, **wishes)
 
     def output(self, module: str, *words: object, code: int = 0) -> str:
         (output := self.folder / "output").unlink(missing_ok=True)
         assert self.run(module, [*map(str, words)], output) == code, f"{words}\n{output.read_text()}"
         return output.read_text()
-
-    def megabert(self, *words: object, code: int = 0) -> str:
-        return self.output("megabert", *words, code=code)
-
-    def data(self, *words: object, code: int = 0) -> str:
-        return self.output("data_prep", *words, code=code)
 
 
 @dataclass
@@ -97,7 +106,7 @@ def test_the_example_is_used_resumed_and_refused_once_it_is_gone(corpus, tmp_pat
     build = ["build", "--input", "text.jsonl", "--output", "data", "--vocab-size", 1000, "--lengths", 64, 128]
     build += ["--clean", "control_characters", "shouting", "--validation-share", 0.2, "--chunk-mib", 0.05]
     build += ["--clean.options.shouting.most", 0.6, "--workers", 2]
-    assert "cleaned by shouting" in environment.data(*build)
+    assert "cleaned by shouting" in environment.output("data_prep", *build)
     manifest = json.loads((tmp_path / "data" / "instances" / "64" / "manifest.json").read_text())
     assert manifest["versions"]["megabert-extension"] == "0.1"
     assert manifest["config"]["clean"]["options"] == {"shouting": {"most": 0.6}}
@@ -115,19 +124,20 @@ def test_the_example_is_used_resumed_and_refused_once_it_is_gone(corpus, tmp_pat
     recorded = (whole.run_dir / "config.yaml").read_text()
     assert "  options:\n    momentum: 0.8\n  package: megabert-extension 0.1\n" in recorded
     # The task, from the exported model.
-    environment.megabert("export", "whole", "--to", "model")
+    environment.output("megabert", "export", "whole", "--to", "model")
     tune = ["finetune", "passages", "--model", "model", "--data", labelled(tmp_path / "books.csv")]
     tune += ["--output-dir", "scores", "--epochs", 1]
-    assert "by_characters" in environment.megabert(*tune)
+    assert "by_characters" in environment.output("megabert", *tune)
     evaluate = ["evaluate", "--model", "scores/seed_42/model", "--data", tmp_path / "books.csv"]
-    assert "by_characters" in environment.megabert(*evaluate)
+    assert "by_characters" in environment.output("megabert", *evaluate)
     assert environment.output("checks_of_the_example").strip() in ("sea", "land")
     # Without the package nothing of this continues, and the run can still be exported.
     environment.uninstall()
-    assert f"megabert: ConfigError: {killed.run_dir} was begun with {GONE}" in environment.megabert(
-        *killed.words(), code=2
-    )
-    assert f"data was begun with {GONE}" in environment.data(*build, code=2)
-    assert f"scores was begun with {GONE}" in environment.megabert(*tune, code=2)
-    assert f"task passages was begun with {GONE}" in environment.megabert(*evaluate, code=2)
-    environment.megabert("export", "whole", "--to", "again")
+    for place, module, words in (
+        (killed.run_dir, "megabert", killed.words()),
+        ("data", "data_prep", build),
+        ("scores", "megabert", tune),
+    ):
+        assert f"ConfigError: {place} was begun with {GONE}" in environment.cold(module, *words, code=2)
+    assert f"task passages was begun with {GONE}" in environment.output("megabert", *evaluate, code=2)
+    environment.output("megabert", "export", "whole", "--to", "again")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.runs import TINY, Run
+from support.runs import TINY, Run, finished
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.library import fine_tune
@@ -15,8 +15,7 @@ SAME: dict[str, object] = {**dict.fromkeys(TINY), "data.path": None}  # every fi
 def test_fork_continues_from_the_other_runs_checkpoint_with_another_learning_rate(uninterrupted_run, shards, tmp_path):
     origin, name = uninterrupted_run, f"{uninterrupted_run.run_dir}@9"
     flags = {**SAME, "fork": name, "phases.1.learning_rate": 1e-4, "phases.1.steps": 6}
-    fork = Run(tmp_path / "fork", shards, ranks=2, flags=flags, recipe=None)
-    fork.finish_well()
+    fork = finished(tmp_path / "fork", shards, ranks=2, flags=flags, recipe=None)
     assert list(fork.losses()) == [10, 11, 12, 13, 14]
     assert fork.losses()[10] == origin.losses()[10], "the same weights and data, dropout included"
     assert fork.losses()[11] != origin.losses()[11]
@@ -30,16 +29,14 @@ def test_fork_continues_from_the_other_runs_checkpoint_with_another_learning_rat
 
 @pytest.mark.soak
 def test_a_run_goes_from_bf16_to_fp8_and_back_by_forks(shards, tmp_path):
-    run = Run(tmp_path / "bf16", shards, flags={"precision": "bf16"})
-    run.finish_well()
+    run = finished(tmp_path / "bf16", shards, flags={"precision": "bf16"})
     losses = run.losses()
     run = Run(tmp_path / "bf16", shards, flags={"precision": "fp8"})
     assert run.finish() == 4
     assert "precision" in run.output
     for origin, step, name in (("bf16", 8, "fp8"), ("fp8", 9, "bf16-again")):
         flags = {**SAME, "fork": f"{tmp_path / origin}@{step}", "precision": name.removesuffix("-again")}
-        fork = Run(tmp_path / name, shards, flags=flags, recipe=None)
-        fork.finish_well()
+        fork = finished(tmp_path / name, shards, flags=flags, recipe=None)
         assert list(fork.losses()) == list(range(step + 1, 14))
         assert all(abs(loss / losses[at] - 1) < 2e-2 for at, loss in fork.losses().items())
         old, new = (read_masters(find_checkpoint(tmp_path / run / "checkpoints", step)) for run in (origin, name))

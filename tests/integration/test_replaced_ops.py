@@ -2,15 +2,14 @@
 
 import json
 
-from support.runs import Run
+from support.runs import finished
 
 SHORT = {"phases.0.steps": 2, "phases.1.steps": 1}
 
 
 def test_a_wrong_kernel_is_replaced_and_the_losses_are_torchs(shards, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what is proven there is remembered
-    replaced = Run(tmp_path / "replaced", shards, module="integration.programs.wrong_kernel", flags=SHORT)
-    replaced.finish_well()
+    replaced = finished(tmp_path / "replaced", shards, module="integration.programs.wrong_kernel", flags=SHORT)
     sentence = "ops.bias_gelu: torch takes the place of a kernel that is wrong here: bias_gelu ("
     assert replaced.output.count(sentence) == 2  # at the beginning and at the end
     assert "ops on cpu: torch (layer_norm, attention, bias_gelu, cross_entropy, lamb)" in replaced.output
@@ -18,8 +17,7 @@ def test_a_wrong_kernel_is_replaced_and_the_losses_are_torchs(shards, tmp_path, 
     assert [line[: len(sentence)] for line in status["replaced_ops"]] == [sentence]
     assert any(sentence.encode() in path.read_bytes() for path in (replaced.run_dir / "tb").iterdir())
 
-    torch = Run(tmp_path / "torch", shards, flags=SHORT)
-    torch.finish_well()
+    torch = finished(tmp_path / "torch", shards, flags=SHORT)
     assert "takes the place" not in torch.output
     assert len(replaced.losses()) == 3
     assert replaced.losses() == torch.losses()  # bit for bit

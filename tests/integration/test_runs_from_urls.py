@@ -6,17 +6,14 @@ import subprocess
 
 import pytest
 from support.faulty_server import proxying, serving_files, serving_s3
-from support.runs import Run, assert_equal_runs
+from support.runs import Run, assert_equal_runs, finished
 
 LOGIN = {"AWS_ACCESS_KEY_ID": "name-of-the-test", "AWS_SECRET_ACCESS_KEY": "secret-of-the-test"}
 
 
 @pytest.fixture(scope="session")
-def unbroken(shards, made_once):
-    def run_in(folder):
-        return Run(folder / "unbroken", shards)
-
-    return run_in(made_once("from_a_folder", lambda folder: run_in(folder).finish_well()))
+def unbroken(shards, run_once):
+    return run_once("from_a_folder", shards)
 
 
 @pytest.fixture
@@ -39,8 +36,7 @@ def half_files(folder):
 
 
 def test_ranks_train_from_a_faulty_server_as_from_the_folder(shards, server, tmp_path):
-    local = Run(tmp_path / "local", shards, ranks=2)
-    local.finish_well()
+    local = finished(tmp_path / "local", shards, ranks=2)
     run = url_run(tmp_path, server)
     run.ranks = 2
     server.faults = [("train", kind) for kind in ("503", "cut", "flip", "drop", "short")] + [("tokenizer", "500")]

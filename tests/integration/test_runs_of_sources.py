@@ -4,14 +4,12 @@ import json
 import shutil
 
 import pytest
-from forked.client import run_command
-from integration.test_kill import start_and_kill
 from support.bundled_corpus import CORPUS, build_shards
 from support.made_shards import make_instances, write_shards
-from support.runs import Run
+from support.runs import Run, finished
+from support.soak import in_soak
 
 from megabert.checkpoints.format import read_checkpoint_manifest
-from megabert.checkpoints.loading import find_checkpoint
 from megabert.tokens.shards.shard_set import ShardSet
 
 
@@ -41,11 +39,8 @@ def flags(shards, second_build):
 
 
 @pytest.fixture(scope="session")
-def unbroken(flags, shards, made_once):
-    def run_in(folder):
-        return Run(folder / "unbroken", shards, ranks=2, flags=flags)
-
-    return run_in(made_once("two_sources", lambda folder: run_in(folder).finish_well()))
+def unbroken(flags, shards, run_once):
+    return run_once("two_sources", shards, ranks=2, flags=flags)
 
 
 def cut_at(run, step, folder):
@@ -73,26 +68,15 @@ def sources_of(run, length=64):
     return {name: f"{path}/instances/{length}" for name, path in json.loads(run.flags["data.sources"]).items()}
 
 
-@pytest.mark.parametrize(("ranks", "engine"), [(2, "zero1"), (1, "zero1"), (2, "zero2"), (2, "zero3")])
+@pytest.mark.parametrize(("ranks", "engine"), [(2, "zero1"), (1, "zero3"), *in_soak((1, "zero1"), (2, "zero2"))])
 def test_resumed_run_equals_the_unbroken_one(unbroken, flags, shards, tmp_path, ranks, engine):
     """From the middle of both epochs, on the same world bit for bit, on another one but for the order of sums."""
-    run = Run(cut_at(unbroken, 6, tmp_path / "run"), shards, ranks=ranks, flags={**flags, "engine": engine})
-    run.finish_well()
+    run = finished(cut_at(unbroken, 6, tmp_path / "run"), shards, ranks=ranks, flags={**flags, "engine": engine})
     is_same = (ranks, engine) == (2, "zero1")
     assert run.losses() == pytest.approx(unbroken.losses(), rel=0 if is_same else 2e-4, abs=0)
     for own, other in zip(run.held_out_rows(), unbroken.held_out_rows(), strict=True):
         assert own == pytest.approx(other, rel=0 if is_same else 2e-4, abs=0 if is_same else 2e-3)
     assert "of main; epoch 0, instance" in run.output
-
-
-def test_killed_run_continues_on_another_world(unbroken, flags, shards, tmp_path):
-    """kill -9 of both ranks within the epochs of both sources, then one rank with another stage."""
-    killed = Run(tmp_path / "run", shards, ranks=2, launcher="torchrun", flags=flags)
-    start_and_kill(killed, "in phase 1", "everything")
-    assert len(killed.losses()) < len(unbroken.losses())
-    moved = Run(tmp_path / "run", shards, flags={**flags, "engine": "zero3"})
-    moved.finish_well()
-    assert moved.losses() == pytest.approx(unbroken.losses(), rel=2e-4, abs=0)
 
 
 def test_rollback_leaves_bad_data_out_of_each_source(flags, shards, tmp_path):
@@ -130,14 +114,10 @@ def test_a_run_of_one_build_takes_up_a_new_source_by_a_fork(uninterrupted_run, f
     assert read["main"] == 7 + 7 - read["new"], "after the seven that the forked run had read in this phase"
 
 
-def test_dry_run_says_what_is_read_of_each_source(flags, shards, tmp_path):
-    run = Run(tmp_path / "dry", shards, flags=flags)
-    words = run.words()
-    run = Run(tmp_path / "dry", shards, flags=flags, output_path=tmp_path / "out.txt")
-    run.words = lambda: [*words, "--dry-run"]
-    assert run.finish() == 0
-    assert "new: 70" in run.output or "new: 69" in run.output
-    assert "passes over its" in run.output
+def test_dry_run_says_what_is_read_of_each_source(flags, shards, tmp_path, megabert):
+    shown = megabert(*Run(tmp_path / "dry", shards, flags=flags).words(), "--dry-run").out
+    assert "new: 70" in shown or "new: 69" in shown
+    assert "passes over its" in shown
 
 
 def test_unlike_sources_are_refused_with_the_command_that_builds_a_fitting_one(flags, shards, tmp_path):
@@ -154,25 +134,12 @@ def test_unlike_sources_are_refused_with_the_command_that_builds_a_fitting_one(f
     assert not (tmp_path / "run").exists()
 
 
-def test_report_of_a_run_of_several_builds(unbroken, tmp_path):
-    words = ["report", str(unbroken.run_dir), "--html", str(tmp_path / "page.html")]
-    assert run_command("megabert", words, tmp_path / "out.txt") == 0, (tmp_path / "out.txt").read_text()
-    report = (tmp_path / "out.txt").read_text()
+def test_report_and_model_card_of_a_run_name_both_builds_and_count_their_instances(unbroken, tmp_path, megabert):
+    report = megabert("report", unbroken.run_dir, "--html", tmp_path / "page.html").out
     assert "unigram baseline" in report
     assert "[MASK]" in report
-
-
-def test_model_card_names_both_builds_and_counts_their_instances(unbroken, tmp_path):
-    words = ["export", str(unbroken.run_dir), "--to", str(tmp_path / "card")]
-    assert run_command("megabert", words, tmp_path / "out.txt") == 0, (tmp_path / "out.txt").read_text()
+    megabert("export", unbroken.run_dir, "--to", tmp_path / "card")
     card = (tmp_path / "card" / "README.md").read_text()
     opened = [ShardSet.open(path) for path in sources_of(unbroken).values()]
     assert f"{sum(shards.num_rows for shards in opened):,} of up to 64 tokens" in card
     assert all(shards.manifest.data_sha256 in card for shards in opened)
-
-
-def test_checkpoint_holds_a_position_for_each_build(unbroken):
-    manifest = json.loads((find_checkpoint(unbroken.run_dir / "checkpoints") / "manifest.json").read_text())
-    positions = manifest["trainer_state"]["positions"]
-    assert len(positions) == 4, "two builds of two lengths"
-    assert all(set(position) == {"epoch", "offset", "skipped"} for position in positions.values())

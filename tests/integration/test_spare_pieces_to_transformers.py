@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from forked.client import run_command
 from support.bundled_corpus import build_shards
-from support.runs import Run
+from support.runs import finished
 from support.soak import in_soak
 
 from megabert.downstream.publish.run_folder import export_run
@@ -28,8 +28,7 @@ def test_spare_pieces_reach_a_fine_tuned_model(pieces, tmp_path):
         with pa.ipc.open_file(shard) as reader:
             ids = reader.read_all()["input_ids"].combine_chunks().values.to_pylist()
         assert not set(range(5, 13)) & set(ids), "a text that spells a spare piece was not cut like any other"
-    run = Run(tmp_path / "run", data, flags={"phases.0.steps": 1, "phases.1.steps": 1})
-    run.finish_well()
+    run = finished(tmp_path / "run", data, flags={"phases.0.steps": 1, "phases.1.steps": 1})
     folder = tmp_path / "model"
     export_run(run.run_dir, folder)
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 import torch
-from support.runs import Run
+from support.runs import finished
 
 from megabert.ops.triton_support.tuned_tiles import identity
 
@@ -21,18 +21,8 @@ def test_a_runs_file_of_tile_sizes_is_recorded(shards, tmp_path):
     path = tmp_path / "tiles.json"
     path.write_text(json.dumps(identity(torch.device("cpu")) | {"tiles": {"bias_gelu 64": [8, 64, 4, 1]}}))
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    run = Run(tmp_path / "run", shards, flags={**SHORT, "ops.tile_sizes": path})
-    run.finish_well()
+    run = finished(tmp_path / "run", shards, flags={**SHORT, "ops.tile_sizes": path})
     assert list(run.losses()) == [1, 2, 3]
     assert f"tile sizes: {path}, SHA-256 {sha256}" in run.output
     environment = json.loads((run.run_dir / "environment.json").read_text())
     assert environment["tile_sizes_sha256"] == sha256
-
-
-def test_a_file_of_another_device_is_refused_before_the_run_begins(shards, tmp_path):
-    path = tmp_path / "tiles.json"
-    path.write_text(json.dumps(identity(torch.device("cpu")) | {"device": "NVIDIA H100", "tiles": {}}))
-    run = Run(tmp_path / "run", shards, flags={**SHORT, "ops.tile_sizes": path})
-    assert run.finish() == 2
-    assert f"{path}: was measured for another device (NVIDIA H100); here: cpu" in run.output
-    assert not (run.run_dir / "environment.json").exists()

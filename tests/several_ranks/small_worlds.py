@@ -1,4 +1,4 @@
-"""Programs of a rank, each a whole process: a world entered twice, one whose rank 1 fails, one whose ranks all fail."""
+"""Programs of a rank, each a whole process: a world whose rank 1 fails, one whose ranks all fail."""
 
 import os
 from pathlib import Path
@@ -12,16 +12,6 @@ def run(program, errors: Path, variables: dict[str, str]) -> None:
         os.environ.pop(name, None)
     os.environ.update(variables)
     program()
-
-
-def enter_twice_alone() -> None:
-    from megabert.distributed.process_group import distributed_world
-
-    for _ in range(2):
-        with distributed_world("cpu") as world:
-            assert (world.rank, world.size, world.is_main) == (0, 1, True)
-            assert world.gather("a") == ["a"]
-    assert "RANK" not in os.environ
 
 
 def fail_on_rank_1() -> None:

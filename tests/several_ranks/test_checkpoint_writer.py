@@ -59,6 +59,10 @@ def writer(tmp_path, engine, written, keep_last):
     return make_writer(tmp_path, engine, keep_last=keep_last, running=lambda step, phase: written.append(step))
 
 
+def refuse(*_):
+    raise CheckpointError("full")
+
+
 @pytest.fixture
 def disk(monkeypatch):
     """An event: nothing is written before it is set."""
@@ -124,7 +128,7 @@ def test_buffers_are_allocated_once(writer):
 def test_checkpoint_that_cannot_be_written_is_reported_and_the_next_tried(folder, writer, written, monkeypatch, caplog):
     writer.save(TrainerState(step=5))
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(checkpoint_writer, "write_snapshot", lambda *_: (_ for _ in ()).throw(CheckpointError("full")))
+        patch.setattr(checkpoint_writer, "write_snapshot", refuse)
         writer.wait()
         writer.save(TrainerState(step=6))
         assert str(writer.wait()) == "full"
@@ -137,7 +141,7 @@ def test_checkpoint_that_cannot_be_written_is_reported_and_the_next_tried(folder
 
 
 def test_first_checkpoint_that_cannot_be_written_leaves_none_before_it(writer, monkeypatch, caplog):
-    monkeypatch.setattr(checkpoint_writer, "write_snapshot", lambda *_: (_ for _ in ()).throw(CheckpointError("full")))
+    monkeypatch.setattr(checkpoint_writer, "write_snapshot", refuse)
     with caplog.at_level(logging.WARNING):
         writer.save(TrainerState(step=0))
         writer.wait()
@@ -157,10 +161,6 @@ def test_death_of_another_rank_is_raised_where_training_waits(writer, monkeypatc
 
 def at(step: int, best_step: int, best_loss: float) -> TrainerState:
     return replace(TrainerState(), step=step, best_step=best_step, best_loss=best_loss)
-
-
-def refuse(*_):
-    raise CheckpointError("full")
 
 
 @pytest.mark.parametrize("keep_last", [1])

@@ -7,7 +7,6 @@ from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from several_ranks.toy_training import LEARNING_RATE, batch_of, ds_config, make_engine, train_step, whole_masters
 from support.soak import in_soak
 
@@ -169,33 +168,6 @@ def fp16_overflow(world, engine_name):
     with pytest.raises(LossScaleFloor) as floor:
         [other.discard_gradients() for _ in range(20)]
     return named, before, after, losses, expected, restored, str(floor.value)
-
-
-def test_adamw_is_the_same_under_zero(workers):
-    alone, sharded = workers(2).run(adamw_weights)[0]
-    for name, weights in alone.items():
-        assert torch.allclose(sharded[name], weights, rtol=1e-4, atol=1e-6), name
-
-
-def adamw_weights(world):
-    weights = []
-    for name in ("zero0", "zero3"):
-        engine = make_engine(world, name, optimizer="adamw")
-        for step in range(1, 6):
-            train_step(engine, world, step, lr=1e-3)
-        weights.append(whole_masters(engine, world))
-    return weights
-
-
-def test_world_agrees(workers):
-    for answer in workers(2).run(agreements):
-        assert answer == ([0, 1], "from rank 0")
-
-
-def agreements(world):
-    for group in (world.loader, world.control, world.background):
-        dist.barrier(group=group)
-    return world.gather(world.rank), world.broadcast(f"from rank {world.rank}")
 
 
 @pytest.mark.parametrize("key", REQUIRED)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from several_ranks.toy_training import ENGINES, ds_config, gather_whole
 from support.soak import in_soak
+from support.tiny_models import tiny_config
 
 from megabert.data.batch import MicroBatch
 from megabert.engine import zero_stages
@@ -17,28 +18,17 @@ from megabert.models.build import build_model, initialize
 from megabert.models.layers import Dense
 from megabert.ops import fp8
 from megabert.optim import StepSettings, build_optimizer
-from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OptimizerConfig
 from megabert.training.step import weighted_loss
 
-SIZES = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 40,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-}
+SIZES = {"vocab_size": 300, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+PAIR = SIZES | {"embedding_size": 24, "generator_size": 0.5}
 MODELS = {
-    "bert": ModelConfig(**SIZES),
-    "albert": ModelConfig(**SIZES, family="albert", embedding_size=24),
-    "electra": ModelConfig(**SIZES, family="electra", embedding_size=24, generator_size=0.5),
-    "deberta-v3": ModelConfig(
-        **SIZES, family="deberta-v3", embedding_size=24, generator_size=0.5, generator_layers=1, position_buckets=8
-    ),
-    "modernbert": ModelConfig(**SIZES, family="modernbert", local_attention=6, mlp_dropout=0.1),
+    "bert": tiny_config(**SIZES),
+    "albert": tiny_config("albert", **SIZES, embedding_size=24),
+    "electra": tiny_config("electra", **PAIR),
+    "deberta-v3": tiny_config("deberta-v3", **PAIR, generator_layers=1, position_buckets=8),
+    "modernbert": tiny_config("modernbert", **SIZES, local_attention=6, mlp_dropout=0.1),
 }
 INSTANCES = 5
 

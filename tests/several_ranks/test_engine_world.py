@@ -1,4 +1,4 @@
-"""Worlds of real processes: alone, with one rank that fails, with all ranks failing."""
+"""Worlds of real processes: with one rank that fails, with all ranks failing."""
 
 from pathlib import Path
 
@@ -31,12 +31,6 @@ def start_world(program, folder: Path) -> list:
         )
         for rank in range(2)
     ]
-
-
-def test_world_of_one_needs_no_launcher_and_may_be_entered_again(tmp_path):
-    process = start(small_worlds.enter_twice_alone, tmp_path / "errors")
-    process.join(60)
-    assert process.exitcode == 0, (tmp_path / "errors").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def test_rank_of_a_launcher_that_deepspeed_left_behind_ends_at_once(tmp_path):
     launcher, outcome = tmp_path / "deepspeed.launcher.launch", tmp_path / "outcome"
     launcher.write_text(ORPHANED_LAUNCHER)
     runner = tmp_path / "deepspeed"
-    runner.write_text("import subprocess, sys\nsubprocess.run([sys.executable, *sys.argv[1:]])\n")
+    runner.write_text(LAUNCHER)
     process = subprocess.Popen(
         [sys.executable, str(runner), str(launcher), str(outcome), *RANK_COMMAND],
         stdout=subprocess.PIPE,
@@ -70,15 +70,29 @@ heavy = [name for name in ("torch", "numpy", "pydantic", "yaml", "deepspeed") if
 open(sys.argv[1], "w").write(f"{os.getpid()} {' '.join(heavy)}")
 time.sleep(60)
 """
+LAUNCHER = """
+import subprocess, sys
+subprocess.run([sys.executable, *sys.argv[1:]])
+"""
+IN_SHELL = """
+import os, subprocess, sys
+rank = ["sh", "-c", '"$@"; exit', "-", sys.executable, *sys.argv[1:]]
+subprocess.run(rank, env=os.environ | {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2"})
+"""
+CHAINS = {
+    "its launcher": {"launcher.py": LAUNCHER},
+    "the command whose launcher starts it": {"deepspeed": LAUNCHER, "deepspeed.launcher.launch": LAUNCHER},
+    "a launcher above a script": {"launcher.py": IN_SHELL},
+}
 
 
-def test_rank_below_a_script_dies_with_the_launcher(tmp_path):
-    rank, pid_file = tmp_path / "rank.py", tmp_path / "pid"
-    rank.write_text(SLEEPING_RANK)
-    environment = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2"}
-    shell = ["sh", "-c", '"$@"; exit', "-", sys.executable, str(rank), str(pid_file)]
-    start = f"import os, subprocess; subprocess.run({shell}, env=os.environ | {environment})"
-    launcher = subprocess.Popen([sys.executable, "-c", start], start_new_session=True)
+@pytest.mark.parametrize("programs", CHAINS.values(), ids=CHAINS)
+def test_rank_dies_with(programs, tmp_path):
+    pid_file, programs = tmp_path / "pid", {**programs, "rank.py": SLEEPING_RANK}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, *(str(tmp_path / name) for name in programs), str(pid_file)]
+    launcher = subprocess.Popen(command, start_new_session=True)
     try:
         pid, *heavy = wait_for(lambda: pid_file.read_text().split() if pid_file.exists() else None)
         time.sleep(0.2)  # the watching thread has started

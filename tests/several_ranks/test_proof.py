@@ -1,4 +1,4 @@
-"""``doctor --prove`` on one rank and on two: what it reports, and four faults that it has to name."""
+"""``doctor --prove`` on one rank and on two: what it reports, and faults that it has to name."""
 
 import errno
 import os
@@ -17,10 +17,10 @@ from torch.nn import functional
 
 from megabert.cli import main
 from megabert.settings.config.loading import load_run_config
-from megabert.tooling.doctor import engine_steps, links, machine, probe, proof, rates
+from megabert.tooling.doctor import engine_steps, machine, probe, proof, rates
 from megabert.tooling.doctor.engine_steps import check_engines
 from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings, named_ranks
-from megabert.tooling.doctor.links import check_collectives, compare_links, judge_links, measure_collectives
+from megabert.tooling.doctor.links import check_collectives, judge_links
 from megabert.tooling.doctor.machine import check_disk
 from megabert.tooling.doctor.probe import probe_world
 from megabert.tooling.doctor.proof import check_problems, prove_in
@@ -190,25 +190,6 @@ def some_cases(stage):
     return mock.patch.object(engine_steps, "run_cases", lambda config: [c for c in every(config) if c[0] in wanted])
 
 
-def test_slow_link_is_named(workers):
-    for findings in workers(3).run(slow_link):
-        (finding,) = failures(findings)
-        assert finding.where == "b (rank 1) - c (rank 2)"
-        assert "GB/s each way; allowed are" in finding.text
-
-
-def slow_link(world) -> list[Finding]:
-    exchange = links._exchange
-
-    def slow(world, edge):
-        if edge == (1, 2):
-            links.time.sleep(0.5)
-        exchange(world, edge)
-
-    with mock.patch.object(links, "_exchange", slow), mock.patch.object(links, "LINK_BYTES", 1 << 20):
-        return compare_links(world, ["a", "b", "c"])
-
-
 def test_links_are_compared_with_links_of_their_kind():
     rates = {(0, 1): 100.0, (1, 2): 10.0, (2, 3): 90.0, (3, 0): 9.0}
     assert not failures(judge_links(rates, HOSTS))
@@ -267,20 +248,3 @@ def engines_on_a_lossy_disk(world, config, run_dir) -> list[Finding]:
 def test_disk_error_of_another_kind_is_no_damage():
     finding = machine.describe_disk_error(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
     assert finding.text == "x: cannot be written (No space left on device)"
-
-
-def test_speed_of_a_collective_is_positive_and_finite(workers):
-    speeds = workers(2).run(speeds_of)[0]
-    assert [speed.scope for speed in speeds] == ["network"] * 3
-    assert all(speed.message_s + speed.byte_s > 0 for speed in speeds)
-
-
-def speeds_of(world):
-    return list(measure_collectives(world, ["a", "b"], 1 << 16))
-
-
-@pytest.mark.parametrize("optimizer", ["lamb", "adamw", "muon"])
-def test_update_is_timed_for_each_kind_of_optimizer(optimizer, monkeypatch):
-    for name, value in FAST.items():
-        monkeypatch.setattr(rates, name, value)
-    assert rates.optimizer_s_per_parameter(narrow(optimizer={"name": optimizer}), CPU) > 0

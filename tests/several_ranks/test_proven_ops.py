@@ -73,12 +73,6 @@ def test_a_kernel_that_is_wrong_on_one_rank_is_replaced_on_both(workers, tmp_pat
     assert sentence.endswith("on rank 1")
 
 
-def test_refuse_ends_both_ranks(workers, tmp_path):
-    first, second = workers(2).run(proof_with_a_wrong_kernel_on_rank_1, tmp_path, "refuse")
-    assert first == second
-    assert first.startswith("ops.bias_gelu: planted differs from the op's definition")
-
-
 @pytest.mark.parametrize("unproven", ["fallback", "trust"])
 def test_a_kernel_that_cannot_run_on_one_rank_runs_on_none(workers, tmp_path, unproven):
     first, second = workers(2).run(proof_with_a_kernel_that_rank_1_cannot_run, tmp_path, unproven)

@@ -4,15 +4,11 @@ import errno
 import logging
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from several_ranks.worker_group import WorkerGroup
-from support.processes import has_ended, wait_for
 
 from megabert.distributed.run_lock import RunLock
 from megabert.foundation.errors import CheckpointError, DataError
@@ -93,44 +89,6 @@ def hold(world, folder: Path) -> int:
     lock.__enter__()
     HELD.append(lock)
     return os.getpid()
-
-
-LAUNCHED = """
-import os, sys, time
-from megabert.distributed.parent_death import die_with_launcher
-die_with_launcher()
-open(sys.argv[1], "w").write(str(os.getpid()))
-time.sleep(60)
-"""
-LAUNCHER = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, *sys.argv[1:]])
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("generations", [1, 2])
-def test_rank_dies_with_its_launcher(tmp_path, generations):
-    # Two generations: the deepspeed command starts deepspeed.launcher.launch, which starts the ranks.
-    launched, launcher, pid_file = tmp_path / "rank.py", tmp_path / "launcher.py", tmp_path / "pid"
-    launched.write_text(LAUNCHED)
-    launcher.write_text(LAUNCHER)
-    command = [sys.executable, str(launcher), str(launched), str(pid_file)]
-    if generations == 2:
-        middle = tmp_path / "deepspeed.launcher.launch"
-        middle.write_text(LAUNCHER)
-        runner = tmp_path / "deepspeed"
-        runner.write_text(LAUNCHER)
-        command = [sys.executable, str(runner), str(middle), str(launched), str(pid_file)]
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        pid = wait_for(lambda: int(pid_file.read_text()) if pid_file.exists() and pid_file.read_text() else None)
-        time.sleep(0.2)  # the watching thread has started
-        process.kill()
-        process.wait(10)
-        wait_for(lambda: has_ended(pid))
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def refuse(folder: Path, written: str | None = None) -> None:

@@ -1,13 +1,8 @@
 """What a step sends, counted: docs/distributed.md has the table. ``fake_cuda`` counts how often the host waits."""
 
 import pytest
-import torch
-import torch.distributed as dist
-from several_ranks import counted_training, wire
+from several_ranks import counted_training
 from support.soak import in_soak
-
-NUMBERS = 100
-
 
 GRADIENTS, WEIGHTS = {"fp32": 4, "bf16": 4}, {"fp32": 4, "bf16": 2}
 """Bytes a parameter of one reduction and of one gathering, on very many ranks: of two ranks, half."""
@@ -35,21 +30,3 @@ def test_zero0_sums_gradients_once(workers):
     one, three = (workers(2).run(counted_training.counted_step, "zero0", k)[0] for k in (1, 3))
     assert 8 <= three["many_ranks"] <= 8.1
     assert three == one
-
-
-def test_world_of_one_sends_nothing(workers):
-    figures = workers(1).run(counted_training.counted_step, "zero1", 2)[0]
-    assert figures["which"] == {}
-
-
-def test_counting_sees_collectives(workers):
-    for traffic in workers(2).run(count_known_traffic):
-        assert traffic == (4 * NUMBERS * (2 * 0.5 + 0.5), 2, 1)
-
-
-def count_known_traffic(world):
-    values = torch.ones(NUMBERS)
-    with wire.counting(large_elements=NUMBERS - 1) as traffic:
-        dist.all_reduce(values)
-        dist.all_gather_into_tensor(values, values[: NUMBERS // 2].clone())
-    return traffic.wire_bytes, sum(traffic.collectives.values()), traffic.large - 1

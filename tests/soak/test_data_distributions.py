@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unit.data_prep.instances.google_comparison import of_fast, of_oracle, z_scores
+from unit.data_prep.instances.google_oracle import of_fast, of_oracle, z_scores
 
 from data_prep.checks.verify import verify
 from data_prep.config.build import BuildConfig, SourceConfig

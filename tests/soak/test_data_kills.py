@@ -1,4 +1,4 @@
-"""Builds of the demo and of near copies, killed at random moments and by any number of workers: the same bytes."""
+"""Builds of the demo, of near copies and of quotations, killed at random, by any number of workers: the same bytes."""
 
 import contextlib
 import json
@@ -25,6 +25,8 @@ pytestmark = pytest.mark.soak
 
 
 NEAR = "--vocab-size 300 --lengths 64 --dupe-factor 1 --clean near_duplicates duplicate_documents --chunk-mib 0.1"
+PARAGRAPHS = "--vocab-size 4000 --lengths 128 --dupe-factor 1 --chunk-mib 0.1 --clean.min-characters 300 --clean "
+PARAGRAPHS += "mojibake control_characters length duplicate_paragraphs duplicate_documents"
 SMALL_RANGES = """
 from data_prep.clean import grouped_hashes, near_duplicates
 from data_prep.cli import main
@@ -34,19 +36,27 @@ raise SystemExit(main())
 """A build whose keys and documents are divided into several ranges, as those of a large corpus are."""
 
 
-@pytest.fixture(scope="module", params=["demo", "near copies"])
+@pytest.fixture(scope="module", params=["demo", "near copies", "paragraphs"])
 def build(request, tmp_path_factory) -> list[str]:
-    """Words of a build: of the demo's texts; or of sixty, and each third again with a further sentence."""
+    """Words of a build: of the demo's texts; of sixty, and each third again with a further sentence; of quotations."""
     if request.param == "demo":
         flags = ["--vocab-size", "8192", "--validation-share", "0.05"]
         return ["-m", "data_prep", "build", "--input", str(CORPUS), *flags]
     folder, chance = tmp_path_factory.mktemp("copied"), random.Random(2)
-    texts = [json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()[:60]]
-    texts += [f"{text}\nThis one is a copy, number {number}." for number, text in enumerate(texts[::3])]
+    texts = [json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()]
+    words = ["-m", "data_prep", *PARAGRAPHS.split()]
+    if request.param == "paragraphs":
+        paragraphs = [line for text in texts for line in text.splitlines() if len(line) >= 100]
+        texts += ["\n".join(chance.sample(paragraphs, chance.randint(1, 6))) for _ in range(3 * len(texts))]
+        texts += texts[::8]
+    else:
+        words = ["-c", SMALL_RANGES, *NEAR.split()]
+        copies = [f"{text}\nThis one is a copy, number {number}." for number, text in enumerate(texts[:60:3])]
+        texts = texts[:60] + copies
     chance.shuffle(texts)
     for number in range(5):
         write_jsonl(folder / f"{number}.jsonl", texts[number::5])
-    return ["-c", SMALL_RANGES, "build", "--input", f"{folder}/*.jsonl", *NEAR.split()]
+    return [*words[:2], "build", "--input", f"{folder}/*.jsonl", *words[2:]]
 
 
 def command(build, output, *more):

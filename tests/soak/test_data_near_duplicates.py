@@ -1,16 +1,14 @@
-"""Near duplicates at full counts: recall against theory and another library, rounds of long clusters.
+"""Near duplicates at full counts: recall against theory, rounds of long clusters.
 
-The library is datasketch, if it is installed. That the bytes are always the same is in test_data_kills.py.
+That the bytes are always the same is in test_data_kills.py.
 """
 
 import random
-from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from unit.data_prep.clean.test_near_copies import find_planted, names
-from unit.data_prep.clean.test_near_duplicates import SIGNATURE, similar_pair
+from unit.data_prep.clean.test_near_duplicates import SIGNATURE, find_planted, hashes_of, similar_pair
 from unit.data_prep.conftest import begun_build
 
 from data_prep.clean import near_duplicates
@@ -30,20 +28,6 @@ def print_table(headers, rows):
         print("| " + " | ".join(map(str, row)) + " |")
 
 
-def library_pairs(texts):
-    """Return the pairs of documents that datasketch's bands have in common."""
-    from datasketch import MinHash, MinHashLSH
-
-    bands, pairs = MinHashLSH(num_perm=112, params=(14, 8)), set()
-    for number, text in enumerate(texts):
-        words = text.split()
-        signature = MinHash(num_perm=112, seed=1)
-        signature.update_batch([" ".join(words[i : i + 5]).encode() for i in range(len(words) - 4)])
-        pairs |= {(other, number) for other in bands.query(signature)}
-        bands.insert(number, signature)
-    return pairs
-
-
 def own_pairs(texts):
     by_key = {}
     for number, text in enumerate(texts):
@@ -60,17 +44,15 @@ def test_recall_is_that_of_the_theory_and_precision_is_one():
         wanted = {(2 * number, 2 * number + 1) for number in range(PAIRS)}
         found, theory = own_pairs(texts), 1 - (1 - exact**8) ** 14
         recall = len(found & wanted) / PAIRS
-        others = library_pairs(texts) if find_spec("datasketch") else set()
-        other = f"{len(others & wanted) / PAIRS:.4f}" if others else "-"
-        rows.append((f"{exact:.4f}", PAIRS, f"{theory:.4f}", f"{recall:.4f}", other, len(found - wanted)))
+        rows.append((f"{exact:.4f}", PAIRS, f"{theory:.4f}", f"{recall:.4f}", len(found - wanted)))
         assert abs(recall - theory) < 4 * (theory * (1 - theory) / PAIRS) ** 0.5 + 1e-3
         assert found <= wanted
-    print_table(("similarity", "pairs", "theory", "found", "datasketch", "found that were not planted"), rows)
+    print_table(("similarity", "pairs", "theory", "found", "found that were not planted"), rows)
 
 
 def test_rounds_grow_with_the_logarithm_of_a_cluster(tmp_path, monkeypatch):
     config, rows = BuildConfig(sources=(SourceConfig(input="none"),)), []
-    nodes = names(LONG)
+    nodes = hashes_of(LONG)
     low, high = min(nodes), max(nodes)
     shapes = {
         "chain, any order of hashes": list(pairwise(nodes)),

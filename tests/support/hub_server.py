@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import yaml
+from flask import Flask, Response, request
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
+from support.faulty_server import serving
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 TOKEN = "hf_stand_in"
 OWNER = "owner"
@@ -95,8 +96,14 @@ class HubServer:
         self.reached = threading.Event()
         """Set when a request waits."""
         self.lock = threading.Lock()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": self}))
+        self.server = make_server("127.0.0.1", 0, self.app(), threaded=True, request_handler=Silent)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def app(self) -> Flask:
+        app = Flask(__name__)
+        methods = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+        app.add_url_rule("/<path:path>", view_func=lambda path: _answer(self, f"/{path}"), methods=methods)
+        return app
 
     def fault_of(self, request: str) -> Fault | None:
         with self.lock:
@@ -117,18 +124,21 @@ class HubServer:
         return self.repositories[name]
 
 
+class Silent(WSGIRequestHandler):
+    """One connection, kept for further requests and not logged."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_: Any) -> None:
+        """Say nothing."""
+
+
 @contextmanager
 def running() -> Iterator[HubServer]:
     """Run a stand-in on a free port of this machine."""
     hub = HubServer()
-    thread = threading.Thread(target=hub.server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(hub.server):
         yield hub
-    finally:
-        hub.server.shutdown()
-        hub.server.server_close()
-        thread.join(10)
 
 
 def sha256(content: bytes) -> str:
@@ -139,75 +149,47 @@ def git_hash(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+def _answer(hub: HubServer, path: str) -> Response:
+    """Answer a request by its fault, if it has one, or by its route."""
+    line = f"{request.method} {path}"
+    fault = hub.fault_of(line)
+    if fault is not None and fault.waits is not None:
+        hub.reached.set()
+        fault.waits.wait(30)
+    if fault is not None and fault.answer is None and fault.status is None:
+        request.stream.read((request.content_length or 0) // 2)
+        request.environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return Response()
+    body = request.get_data()
+    if fault is not None and fault.answer is not None:
+        return Response(fault.answer, fault.status or 200)
+    try:
+        if fault is not None:
+            raise Refusal(fault.status or 500, fault.says)
+        with hub.lock:
+            answer = _route(hub, line, body)
+        return answer if isinstance(answer, Response) else _json(answer)
+    except Refusal as refusal:
+        words = {"X-Error-Code": refusal.code, "X-Error-Message": str(refusal)} if str(refusal) else {}
+        return _json({"error": str(refusal)} if words else {}, refusal.status, words)
 
-    hub: HubServer
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(content), status, headers)
 
-    def do_GET(self) -> None:
-        """Find the route of a request, and answer."""
-        path = urlsplit(self.path).path
-        fault = self.hub.fault_of(f"{self.command} {unquote(path)}")
-        if fault is not None and fault.waits is not None:
-            self.hub.reached.set()
-            fault.waits.wait(30)
-        if fault is not None and fault.answer is not None:
-            self._body()
-            self._send(fault.answer, fault.status or 200, {})
-            return
-        if fault is not None and fault.status is None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0) // 2)
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
-            return
-        body = self._body()
-        try:
-            if fault is not None:
-                raise Refusal(fault.status or 500, fault.says)
-            with self.hub.lock:
-                answer = self._route(path, body)
-            self._send(*(answer if isinstance(answer, tuple) else (json.dumps(answer).encode(), 200, {})))
-        except Refusal as refusal:
-            words = {"X-Error-Code": refusal.code, "X-Error-Message": str(refusal)} if str(refusal) else {}
-            self._send(json.dumps({"error": str(refusal)} if words else {}).encode(), refusal.status, words)
 
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
-
-    def _body(self) -> bytes:
-        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = []
-        while size := int(self.rfile.readline(), 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
-
-    def _send(self, content: bytes, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def _route(self, path: str, body: bytes) -> Any:
-        for pattern, needs_token, function in ROUTES:
-            match = re.fullmatch(pattern, f"{self.command} {path}")
-            if match:
-                names = [unquote(part) for part in match.groups() if part]
-                private = [self.hub.repositories[name] for name in names[:1] if name in self.hub.repositories]
-                is_signed = "/storage/" in path  # an address of the storage is a secret of its own
-                is_hidden = any(repository.is_private for repository in private) and not is_signed
-                if (needs_token or is_hidden) and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                    raise Refusal(401, "Invalid credentials in Authorization header")
-                content = json.loads(body) if body.startswith(b"{") and b"\n{" not in body else body
-                return function(self.hub, content, *names)
-        raise Refusal(404, f"no route for {self.command} {path}")
+def _route(hub: HubServer, line: str, body: bytes) -> Any:
+    for pattern, needs_token, function in ROUTES:
+        if match := re.fullmatch(pattern, line):
+            names = [part for part in match.groups() if part]
+            is_signed = "/storage/" in line  # an address of the storage is a secret of its own
+            is_hidden = any(hub.repositories[name].is_private for name in names[:1] if name in hub.repositories)
+            is_closed = needs_token or (is_hidden and not is_signed)
+            if is_closed and request.headers.get("Authorization") != f"Bearer {TOKEN}":
+                raise Refusal(401, "Invalid credentials in Authorization header")
+            content = json.loads(body) if body.startswith(b"{") and b"\n{" not in body else body
+            return function(hub, content, *names)
+    raise Refusal(404, f"no route for {line}")
 
 
 def _create(hub: HubServer, body: dict[str, Any]) -> Any:
@@ -217,7 +199,7 @@ def _create(hub: HubServer, body: dict[str, Any]) -> Any:
         raise Refusal(403, f"You don't have the rights to create a model under the namespace {owner!r}")
     answer = {"url": f"{hub.url}/{name}", "name": name}
     if name in hub.repositories:
-        return json.dumps(answer).encode(), 409, {}
+        return _json(answer, 409)
     repository = hub.repositories[name] = Repository(body.get("visibility") == "private")
     repository.commit("main", {".gitattributes": GIT_ATTRIBUTES}, "initial commit")
     return answer
@@ -230,9 +212,9 @@ def _validate_card(hub: HubServer, body: dict[str, Any]) -> Any:
         ModelCardData(**header)
         model_index_to_eval_results(header.get("model-index") or [{"name": "none", "results": []}])
     except (yaml.YAMLError, IndexError, KeyError, TypeError, ValueError) as error:
-        return json.dumps({"errors": [{"message": str(error)}]}).encode(), 400, {}
+        return _json({"errors": [{"message": str(error)}]}, 400)
     if header.get("license") not in (None, "apache-2.0", "mit"):
-        return json.dumps({"errors": [{"message": '"license" must be one of [apache-2.0, mit]'}]}).encode(), 400, {}
+        return _json({"errors": [{"message": '"license" must be one of [apache-2.0, mit]'}]}, 400)
     return {"errors": [], "warnings": []}
 
 
@@ -332,7 +314,8 @@ def _resolve(hub: HubServer, _: Any, name: str, revision: str, path: str) -> Any
     content = repository.commits[oid].get(path)
     if content is None:
         raise Refusal(404, f"no file {path}", "EntryNotFound")
-    return content, 200, {"ETag": f'"{git_hash(content)}"', "X-Repo-Commit": oid, "Accept-Ranges": "bytes"}
+    headers = {"ETag": f'"{git_hash(content)}"', "X-Repo-Commit": oid, "Accept-Ranges": "bytes"}
+    return Response(content, 200, headers)
 
 
 NAME = r"([\w.-]+/[\w.-]+)"

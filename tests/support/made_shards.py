@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,16 @@ class Instance:
     masked_lm_positions: list[int]
     masked_lm_ids: list[int]
     next_sentence_label: int
+
+
+def make_metadata(**changes: Any) -> ShardMetadata:
+    """Return the metadata of small shards; ``changes`` has the fields that differ."""
+    fields: dict[str, Any] = {
+        **{"objective": "nsp", "pairing": "balanced", "masking": "static", "mask_unit": "token", "seed": 0},
+        **{"max_seq_length": 32, "max_predictions_per_seq": 5, "masked_lm_prob": 0.15, "vocab_size": 1000},
+        **{"tokenizer_sha256": "0" * 64, "special_ids": SPECIAL_IDS},
+    }
+    return ShardMetadata(**{**fields, **changes})
 
 
 def make_instances(count: int, length: int, vocab_size: int, seed: int, objective: str = "nsp") -> list[Instance]:
@@ -47,25 +58,12 @@ def write_shards(
     length: int = 32,
     vocab_size: int = 1000,
     batch_rows: int | None = None,
-    objective: str = "nsp",
-    masking: str = "static",
     compression: str | None = None,
-    tokenizer_sha256: str = "0" * 64,
+    **changes: Any,
 ) -> Path:
     """Write shards by split, and their manifest; by default as a build lays them out."""
-    metadata = ShardMetadata(
-        objective=objective,
-        pairing="balanced",
-        masking=masking,
-        mask_unit="token",
-        max_seq_length=length,
-        max_predictions_per_seq=max(1, round(length * 0.15)),
-        seed=0,
-        tokenizer_sha256=tokenizer_sha256,
-        special_ids=SPECIAL_IDS,
-        vocab_size=vocab_size,
-        masked_lm_prob=0.15,
-    )
+    sizes = {"max_seq_length": length, "max_predictions_per_seq": max(1, round(length * 0.15))}
+    metadata = make_metadata(vocab_size=vocab_size, **sizes, **changes)
     batch_rows = batch_rows or rows_per_batch(length)
     schema, token = instance_schema(metadata), token_type(vocab_size)
     options = pa.ipc.IpcWriteOptions(compression=compression)

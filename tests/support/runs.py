@@ -146,6 +146,13 @@ class Run:
         raise AssertionError(f"no torch in {timeout_s} s:\n{self.output[-4000:]}")
 
 
+def finished(*arguments: object, **options: object) -> Run:
+    """Return a run that has come to its end; the arguments are those of `Run`."""
+    run = Run(*arguments, **options)
+    run.finish_well()
+    return run
+
+
 def assert_equal_runs(run: Run, uninterrupted: Run) -> None:
     """Compare two complete runs: every training loss and every validation, bit for bit."""
     assert run.losses() == uninterrupted.losses()

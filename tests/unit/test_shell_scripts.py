@@ -122,6 +122,32 @@ def test_signal_to_a_script_that_has_started_nothing_requeues_the_job(tmp_path, 
     assert "srun" not in (tmp_path / "called").read_text()
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_build_that_ends_by_itself_is_not_requeued(tmp_path, code):
+    stubs = {"srun": f"exit {code}"}
+    done = run_with_stubs(tmp_path, "slurm/prepare_data.sh", stubs=stubs, **JOB, INPUT="x", OUTPUT=str(tmp_path / "y"))
+    assert done.returncode == code, done.stderr
+    assert not (tmp_path / "called").exists() or "requeue" not in (tmp_path / "called").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"CONTAINER": "pyxis"}, "needs IMAGE"), ({"CONTAINER": "docker"}, "allowed are"), ({"INPUT": ""}, "CONFIG")],
+)
+def test_setting_that_is_missing_is_named(tmp_path, settings, message):
+    done = run_with_stubs(tmp_path, "slurm/prepare_data.sh", **{**JOB, "INPUT": "x", **settings})
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "srun" not in ((tmp_path / "called").read_text() if (tmp_path / "called").exists() else "")
+
+
+def test_signal_between_two_commands_starts_no_further_one():
+    shell = (
+        "source slurm/lib.sh; pid='' pending=''; trap 'forward TERM' TERM; kill -TERM $$; step sleep 600; exit $code"
+    )
+    assert run("bash", "-c", shell).returncode == 75
+
+
 @pytest.mark.parametrize(("name", "allowed"), [("RECIPE", "demo and demo_modern"), ("CORPUS", "english and korean")])
 def test_the_demo_refuses_a_recipe_or_corpus_that_it_does_not_have(name, allowed):
     done = run("env", f"{name}=bert", "bash", "examples/demo.sh")

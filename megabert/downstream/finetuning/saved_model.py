@@ -292,7 +292,7 @@ def rescore(
     # The task with its settings, its examples and its labels: the model's own, if they have names.
     config = recorded_settings(saved, changes or {})
     task = find_task(name, config, package=None if task_name else saved.package)
-    refuse_idle_settings(list(changes or ()), [task], config, are_folders=data.is_dir())
+    refuse_idle_settings(changes or {}, [task], config, are_folders=data.is_dir())
     path = data if data.is_file() else find_file(data, task.evaluation)
     reader = kind_of_task(task)
     examples = subset(read_examples(task, path), config.max_eval_examples)

@@ -1,6 +1,6 @@
 """The tasks, as a table: kind, files, columns, labels, metrics of each are in ``tasks.yaml``."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -107,12 +107,12 @@ def find_task(name: str, config: FinetuneConfig | None = None, *, package: str |
 
 
 def refuse_idle_settings(
-    given: Sequence[str], tasks: Sequence[Task], config: FinetuneConfig, *, are_folders: bool
+    given: Mapping[str, Any], tasks: Sequence[Task], config: FinetuneConfig, *, are_folders: bool
 ) -> None:
     """Refuse settings that have no effect on any of some sets.
 
     Args:
-        given: The fields of the configuration that were given.
+        given: The fields of the configuration that were given, with their values.
         tasks: The task of each set.
         config: The resolved configuration.
         are_folders: Whether each set is a folder, and not a file.

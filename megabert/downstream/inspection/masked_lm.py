@@ -21,13 +21,14 @@ from torch.nn import functional
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch, columns_of
 from megabert.data.packing import RankShare, runs_within, shape_for
 from megabert.data.step_packer import validation_batches
-from megabert.downstream.export.sources import Source
+from megabert.downstream.export.sources import Source, find_device
 from megabert.downstream.inspection.encode_text import check_outputs, read_parts, sequences_of
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.randomness.keyed import mix, string_key
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.tokens.shards.folder import MANIFEST_NAME
@@ -143,23 +144,21 @@ def scoring_options(source: Source, fields: FinetuneConfig, **given: Any) -> Sco
 
 
 @torch.inference_mode()
-def score_masked_lm(
-    source: Source, data: Path, options: ScoringOptions, *, device: torch.device | str = "cpu"
-) -> MaskedLMScore:
+def score_masked_lm(source: Source, data: Path, options: ScoringOptions, *, device: Device = "cpu") -> MaskedLMScore:
     """Score a model on a text file or on shards.
 
     Args:
         source: The model, with its masked-LM head.
         data: A text file (`read_text`), or a folder of shards of one length.
         options: Masks, lengths and size of a batch.
-        device: Where the model runs.
+        device: Where the model runs; ``auto`` takes a GPU if there is one.
 
     Raises:
-        ConfigError: The text would be longer than the model's positions.
+        ConfigError: The text would be longer than the model's positions, or there is no GPU for ``cuda``.
         DataError: The data cannot be read, are empty, or of another tokenizer.
         CheckpointError: The weights have no masked-LM head, or give numbers that are not finite.
     """
-    tokenizer, state = source.load_tokenizer(), source.weights.read()
+    torch_device, tokenizer, state = find_device(device), source.load_tokenizer(), source.weights.read()
     limit = source.model.max_position_embeddings
     # A family that reads no segments takes any; of one that has a table of a single row, pairs ask for a second.
     segments = source.model.type_vocab_size or 2
@@ -171,10 +170,10 @@ def score_masked_lm(
         batches = text_batches(data, tokenizer, options)
     # The weights are read once: their names tell which heads the model has.
     source = replace(source, weights=replace(source.weights, read=lambda: state))
-    model = source.build_model(fills_masks=True).to(device)
+    model = source.build_model(fills_masks=True).to(torch_device)
     totals = _Totals(tokenizer.vocab_size)
     for batch in batches:
-        _add(totals, model, batch.to(device), tokenizer.special_ids)
+        _add(totals, model, batch.to(torch_device), tokenizer.special_ids)
     used = [index for index in range(_BUCKETS) if totals.sequences_L[index]]
     if not used:
         raise DataError(f"{data}: has no text. Give a file with text, or shards.")
@@ -280,14 +279,8 @@ def render_score(score: MaskedLMScore) -> str:
     """Return the scores as a table: a row for each bucket of lengths, and one for all."""
     rows = [
         (
-            row.lengths,
-            f"{row.sequences:,}",
-            f"{row.predicted:,}",
-            f"{row.loss:.4f}",
-            f"{row.perplexity:,.2f}",
-            f"{100 * row.accuracy:.2f}",
-            f"{row.unigram_loss:.4f}",
-            f"{100 * row.unigram_accuracy:.2f}",
+            *(row.lengths, f"{row.sequences:,}", f"{row.predicted:,}", f"{row.loss:.4f}", f"{row.perplexity:,.2f}"),
+            *(f"{100 * row.accuracy:.2f}", f"{row.unigram_loss:.4f}", f"{100 * row.unigram_accuracy:.2f}"),
         )
         for row in (*score.by_length, score.total)
     ]

@@ -1,6 +1,6 @@
 """Nearest word embeddings by cosine, with ``a - b + c``."""
 
-# V vocabulary, D hidden
+# V vocabulary, D hidden, E embedding
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces
 from megabert.foundation.errors import ConfigError
+from megabert.models.bert import PretrainingModel
+from megabert.models.embedding_sharing import table_of
 from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 from megabert.tokens.tokenization.written import readable_pieces
@@ -51,6 +53,12 @@ def parse_queries(words: Sequence[str]) -> list[Query]:
     if sign or not queries:
         raise ConfigError(f"{' '.join(words)!r}: a word is missing. Write words, or a sum such as: king - man + woman")
     return [Query(tuple(terms)) for terms in queries]
+
+
+def word_embeddings(model: PretrainingModel, tokenizer: Tokenizer) -> NDArray[np.float32]:
+    """Return the rows of the embedding matrix, of shape (V, E); E is D, unless the model has another width for them."""
+    weight = table_of(model.bert.embeddings.word_embeddings)
+    return weight[: tokenizer.vocab_size].detach().float().cpu().numpy()  # type: ignore[no-any-return]
 
 
 @checks_arguments

@@ -11,7 +11,7 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object, stated_length
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
 from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
-from megabert.downstream.export.model_card import ModelCard, facts_of, pipeline_of, render_eval_results
+from megabert.downstream.export.model_card import ModelCard, check_facts, facts_of, pipeline_of, render_eval_results
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
 from megabert.downstream.publish.forms import Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
@@ -57,12 +57,13 @@ def export_run(
     Raises:
         CheckpointError, ConfigError, DataError: There is no such run or checkpoint, or the folder holds something else.
     """
-    config, forms = read_config(run_dir), forms or Forms()
+    config, forms, facts = read_config(run_dir), forms or Forms(), facts or {}
+    check_facts(facts.get("languages", ()), facts.get("license"), facts.get("base_model"))
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
     manifest, average = read_checkpoint_manifest(path), (weights or config.weights_of(checkpoint)) == "average"
     model = config.model_in_phase(manifest.run.phase)
     state = read_masters(path, average=average)  # refuses an average that the run does not keep
-    card = replace(_card(run_dir, config, manifest, checkpoint, average=average), **(facts or {}))
+    card = replace(_card(run_dir, config, manifest, checkpoint, average=average), **facts)
     with open_export(folder) as new:
         pieces, card = tokenizer_dir(run_dir), forms.on_card(card)
         write_model_files(new, state=state, config=model, tokenizer_dir=pieces, card=card)

@@ -6,9 +6,9 @@ choices or default. Hyphens and underscores are both read, in every part of the 
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config.fields import FieldRow, pattern_of
@@ -18,16 +18,6 @@ from megabert.settings.config.yaml_text import parse_yaml
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off")
 _NULLS = ("null", "Null", "NULL", "~")
-
-
-class Flag(NamedTuple):
-    """One flag as it was given."""
-
-    path: str
-    """Dotted path of the field."""
-    value: Any
-    words: tuple[str, ...]
-    """The words that it was read from."""
 
 
 def flag_name(word: str) -> str | None:
@@ -42,8 +32,8 @@ def take_flag(
     fields: Mapping[str, FieldRow],
     others: Collection[str] = (),
     positional: Mapping[str, str] = MappingProxyType({}),
-) -> Flag:
-    """Take one flag and its value off the front of the command line.
+) -> tuple[str, Any]:
+    """Take one flag off the front of the command line, and return the dotted path of its field and its value.
 
     Args:
         words: The remaining words; the first one is a flag.
@@ -62,7 +52,7 @@ def take_flag(
     # --no-NAME and --NAME alone set a field that is true or false; a word that is no truth value is not its value.
     negated = fields.get(pattern_of(path.removeprefix("no_")))
     if row is None and negated is not None and negated.is_boolean and not equals:
-        return Flag(path.removeprefix("no_"), False, (word,))
+        return path.removeprefix("no_"), False
     if row is None and not any(path.startswith(f"{open_}.") for open_, one in fields.items() if dict in one.kinds):
         known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
         meant, is_certain = meant_flag(name, known)
@@ -73,13 +63,13 @@ def take_flag(
             hint = f"did you mean {meant}?" if meant else "see --help-all" if fields else "see --help"
             raise ConfigError(f"--{name}: no such flag; {hint}")
     if equals:
-        return Flag(path, _value(row, word, [text]), (word,))
+        return path, _value(row, word, [text])
     if row is not None and row.is_boolean and not (words and words[0].lower() in _BOOLEANS):
-        return Flag(path, True, (word,))
+        return path, True
     values = _take_values(words, several=row is not None and row.is_list)
     if not values:
         raise ConfigError(f"{word}: a value is missing. Write {word} VALUE.")
-    return Flag(path, _value(row, word, values), (word, *values))
+    return path, _value(row, word, values)
 
 
 def meant_flag(name: str, known: Sequence[str]) -> tuple[str | None, bool]:
@@ -94,15 +84,6 @@ def meant_flag(name: str, known: Sequence[str]) -> tuple[str | None, bool]:
     if path is not None:
         return flags[path].replace(".N.", ".0."), True
     return closest(f"--{name}", known), False
-
-
-def leaf_paths(fields: Mapping[str, Any], section: str = "") -> Iterator[str]:
-    """Yield the dotted paths of nested values."""
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from leaf_paths(value, f"{section}{name}.")
-        else:
-            yield f"{section}{name}"
 
 
 def nest(fields: Mapping[str, Any]) -> dict[str, Any]:

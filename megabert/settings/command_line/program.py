@@ -33,7 +33,7 @@ class Program:
     """A program that the shell calls by its name.
 
     The module of a command has ``add_arguments(parser)``, which adds its flags, and ``run(options)``, which returns its
-    exit code. Its docstring is the command's help. It is imported when the command is called.
+    exit code. Its docstring is the command's help (`Parser`). It is imported when the command is called.
     """
 
     name: str
@@ -183,16 +183,23 @@ positive = bounded(whole, least=1)
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that also reads configuration fields by their path.
 
-    After `parse`, ``fields`` of the namespace holds the given fields as nested mappings, ``field_flags`` these flags
-    as they were typed, and ``given`` the names of all flags that were typed. Errors are ConfigErrors.
+    After `parse`, ``fields`` of the namespace holds the given fields as nested mappings, and ``given`` the names of
+    all flags that were typed. Errors are ConfigErrors.
 
     Args:
         prog: Program and command.
-        doc: The help: a sentence above the flags, and the text below them.
+        doc: The docstring of the command: a sentence above the flags, and the text below them. Its section "Arguments",
+            if there is one, has an entry for each argument of the command: its name, the form of its value, its help.
     """
 
     def __init__(self, prog: str, doc: str = "") -> None:
-        description, _, epilog = doc.partition("\n\n")
+        text, _, rest = doc.partition("\n\nArguments:")
+        entries, _, examples = rest.partition("\n\n")
+        description, _, epilog = f"{text}\n\n{examples}".partition("\n\n")
+        # Two spaces or a line feed end the name and the form of the value.
+        heads = (re.split(r" {2,}|\n", entry, maxsplit=1) for entry in re.split(r"\n  (?=\S)", entries)[1:])
+        self.described = {head.split()[0]: (head.split()[1:], " ".join(about.split())) for head, about in heads}
+        """Form and help of the command's arguments, by the name that begins an entry."""
         super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         # Numbers are strict, and nothing is empty.
         for kind, read in ((None, _text_of), (str, _text_of), (Path, _path_of), (int, whole), (float, number)):
@@ -208,6 +215,11 @@ class Parser(argparse.ArgumentParser):
         self.first: Sequence[str] = ()
         """The flags that everybody sets, in the order of the help; the others are shown by ``--help-all``."""
         self.add_argument("-h", "--help", action=_ShowHelp, help="show this and exit")
+
+    def add_argument(self, *names: str, **wishes: Any) -> argparse.Action:
+        """Add an argument with the form of its value and the help that the command's docstring has."""
+        forms, about = self.described.get(wishes.get("metavar", names[0] if names else ""), ([], None))
+        return super().add_argument(*names, **{"help": about, **({"metavar": forms[0]} if forms else {}), **wishes})
 
     def add_fields(
         self, cls: type, *, first: Sequence[str], sections: Sequence[str] = (), without: Sequence[str] = ()
@@ -295,7 +307,7 @@ class Parser(argparse.ArgumentParser):
                 fields are found later, all at once, where the configuration is built.
         """
         # pydantic and YAML: imported above, they would double the time that the table of commands takes.
-        from megabert.settings.command_line.flags import Flag, flag_name, nest, take_flag
+        from megabert.settings.command_line.flags import flag_name, nest, take_flag
 
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
         # A file to read is --input elsewhere.
@@ -306,7 +318,7 @@ class Parser(argparse.ArgumentParser):
         # and the other flags are fields, with their values.
         own: list[str] = []
         given: set[str] = set()
-        flags: list[Flag] = []
+        fields: dict[str, Any] = {}
         rest = deque(words)
         while rest:
             name = flag_name(rest[0])
@@ -320,12 +332,13 @@ class Parser(argparse.ArgumentParser):
                 own.append(f"{names[name]}{equals}{value}")
                 given.add(names[name])
             else:
-                flags.append(take_flag(rest, self.fields, names.values(), positional))
+                path, value = take_flag(rest, self.fields, names.values(), positional)
+                fields[path] = value
         options = self.parse_args(own)
-        options.given = {*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)}
+        options.given = {*given, *(f"--{path.replace('_', '-')}" for path in fields)}
         self._check_rules(options.given)
         self._check_outputs(options)
-        options.fields, options.field_flags = nest({flag.path: flag.value for flag in flags}), flags
+        options.fields = nest(fields)
         return options
 
     def error(self, message: str) -> NoReturn:

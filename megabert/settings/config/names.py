@@ -1,7 +1,7 @@
 """Names of fields: the one that a user meant by a mistyped one, and the value at a dotted path of them."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -52,6 +52,15 @@ def value_at(values: Any, path: str) -> Any:
         else:
             values = values.get(part) if isinstance(values, Mapping) else None
     return values
+
+
+def leaf_paths(fields: Mapping[str, Any], section: str = "") -> Iterator[str]:
+    """Yield the dotted paths of nested values."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from leaf_paths(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}"
 
 
 def given_fields(values: Any) -> dict[str, Any] | None:

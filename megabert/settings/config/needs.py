@@ -1,12 +1,12 @@
 """Which fields have an effect only beside others: a flag that would change nothing is refused."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config.fields import pattern_of
-from megabert.settings.config.names import value_at
+from megabert.settings.config.names import leaf_paths, value_at
 from megabert.settings.config.run import LAMB_PASSES, UNCLIPPED
 
 
@@ -49,18 +49,18 @@ FINETUNE_NEEDS: Needs = {
 """Needs of `FinetuneConfig`."""
 
 
-def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -> None:
-    """Refuse flags that have no effect.
+def refuse_idle(fields: Mapping[str, Any], values: Mapping[str, Any], needs: Needs) -> None:
+    """Refuse fields that have no effect.
 
     Args:
-        paths: Dotted paths of the fields that flags name.
+        fields: The fields that were given, nested.
         values: The resolved configuration as nested values.
         needs: What fields need.
 
     Raises:
         ConfigError: Naming a flag, its condition, and the value found instead.
     """
-    for path in paths:
+    for path in leaf_paths(fields):
         need = needs.get(pattern_of(path))
         if need is None:
             continue

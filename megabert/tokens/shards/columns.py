@@ -7,7 +7,6 @@ loops that find these arrays in a file (`copy_loops`) follow from it.
 
 # R rows
 
-from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -108,6 +107,39 @@ class FlatInstances(NamedTuple):
                 arrays += reversed(flat_list(batch[column.name]))
         return cls._make([*arrays, np.arange(len(batch))])
 
+    @classmethod
+    def with_room(cls, rows: NDArray[np.int64], *, tokens: int, masked: int, token: type) -> Self:
+        """Return arrays to be filled with some rows; memory that is never written is never taken from the system.
+
+        Args:
+            rows: The rows.
+            tokens: Most tokens of an instance.
+            masked: Most positions to predict in an instance.
+            token: The numpy type of a token id.
+        """
+        count = len(rows)
+        masked_starts = np.zeros(count + 1, np.int64)
+        return cls(
+            token_starts=np.zeros(count + 1, np.int64),
+            input_ids=np.empty(count * tokens, token),
+            segment_b_starts=np.empty(count, np.int64),
+            masked_starts=masked_starts,
+            masked_positions=np.empty(count * masked, np.uint16),
+            masked_id_starts=masked_starts,
+            masked_ids=np.empty(count * masked, token),
+            next_sentence_labels=np.empty(count, np.int64),
+            rows=rows,
+        )
+
+    def without_room(self) -> Self:
+        """Return the arrays without the room that lists have left over."""
+        tokens, masked = self.token_starts[-1], self.masked_starts[-1]
+        return self._replace(
+            input_ids=self.input_ids[:tokens],
+            masked_positions=self.masked_positions[:masked],
+            masked_ids=self.masked_ids[:masked],
+        )
+
     @property
     def lengths(self) -> NDArray[np.integer]:
         """Tokens of each instance."""
@@ -127,24 +159,6 @@ class FlatInstances(NamedTuple):
             masked_id_starts=masked.offsets,
             masked_ids=masked.original_ids_M,
         )
-
-
-def join_instances(parts: Sequence[FlatInstances]) -> FlatInstances:
-    """Return the instances of several parts, one or more, in their order."""
-    if len(parts) == 1:
-        return parts[0]
-    lists = {node.field for node in NODES if node.holds == STARTS}
-    return FlatInstances._make(
-        (_joined_starts if name in lists else np.concatenate)([getattr(part, name) for part in parts])
-        for name in FlatInstances._fields
-    )
-
-
-def _joined_starts(parts: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
-    """Return where lists start if the values of all parts are end to end, and the end."""
-    begins = np.cumsum([0, *(starts[-1] for starts in parts)])
-    moved = [starts[:-1] + begin for starts, begin in zip(parts, begins, strict=False)]
-    return np.concatenate([*moved, begins[-1:]])
 
 
 def flat_list(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

@@ -3,7 +3,7 @@
 import math
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -228,67 +228,44 @@ class ShardSet:
         return self.rows(np.concatenate([np.arange(first, stop) for first, stop in spans]))
 
     def rows(self, rows: NDArray[np.int64], sizes: Sizes | None = None) -> FlatInstances:
-        """Read instances; cheapest if the rows ascend, because each record batch is then looked up once.
-
-        Args:
-            rows: Global rows, in the order in which they are returned.
-            sizes: The result of `sizes` for them; by default it is not compared.
-
-        Raises:
-            DataError: If a shard cannot be read, contradicts the manifest or the sizes, or holds instances that nobody
-                can train on.
-        """
-        with self._lock:
-            instances = self._gathered(rows)
-            nonsense = find_nonsense(instances, self.metadata)
-            if nonsense is not None:
-                index, inside = self._place_of(int(rows[nonsense[0]]))
-                raise self._open(index).damaged(f"row {inside}: {nonsense[1]}", BUILD_AGAIN)
-        if sizes is not None:
-            self._compare(instances, sizes)
-        return instances
+        """Read instances of this set (`read_instances`)."""
+        return read_instances([(self, 0, len(rows))], rows, sizes)
 
     @property
     def kinds(self) -> int:
         """Numbers per instance in the lengths index: its tokens and, if the shards hold the masks, its predictions."""
         return 2 if self.has_masks else 1
 
-    def _compare(self, columns: FlatInstances, sizes: Sizes) -> None:
-        """Raise a DataError if instances are not as long as their index said, which the packing was planned with."""
-        wrong = columns.lengths != sizes.lengths
-        if self.kinds == 2:
-            wrong |= np.diff(columns.masked_starts) != sizes.masked_counts
-        if wrong.any():
-            index, row = self._place_of(int(columns.rows[wrong.argmax()]))
-            raise DataError(
-                f"{lengths_path(self.folder / self.shards[index].file)}: says another length of row {row} than the "
-                "shard. Delete it: the next start writes it again."
-            )
+    def wrong_length(self, row: int) -> DataError:
+        """Return the error for a global row with another length than its index says, which the packing goes by."""
+        index, inside = self._place_of(row)
+        what = f"says another length of row {inside} than the shard. Delete it: the next start writes it again."
+        return DataError(f"{lengths_path(self._paths[index])}: {what}")
 
-    def _gathered(self, rows: NDArray[np.int64]) -> FlatInstances:
-        """Copy rows out of their shards; nothing but the layout of the record batches is checked yet."""
+    def damaged(self, row: int, what: str) -> DataError:
+        """Return the error for a global row that nobody can train on."""
+        index, inside = self._place_of(row)
+        with self._lock:
+            return self._open(index).damaged(f"row {inside}: {what}", BUILD_AGAIN)
+
+    def copy_rows(self, instances: FlatInstances, begin: int, end: int) -> None:
+        """Copy rows ``begin`` to ``end - 1`` out of their shards; only the layout of the record batches is checked."""
         from megabert.tokens.shards.copy_loops import copy_mapped_rows, locate
 
-        # All batches are asked for before the first one is read, so that the system reads many at a time.
+        rows = instances.rows[begin:end]
         numbers, inside = np.empty_like(rows), np.empty_like(rows)
         runs = runs_of(np.searchsorted(self._starts, rows, side="right") - 1)
-        for index, begin, end in runs:
-            file, part = self._open(index), slice(begin, end)
-            in_shard = rows[part] - self._starts[index]
-            file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
-
-        instances, filled = self._room_for(rows), 0
-        for index, _, end in runs:
-            file, part = self._open(index), slice(filled, end)
-            filled = copy_mapped_rows(file.mapped, numbers[part], inside[part], filled, instances)
-            if filled < end:
-                raise file.explain(int(numbers[filled]), int(inside[filled]))
-        tokens, masked = instances.token_starts[-1], instances.masked_starts[-1]
-        return instances._replace(
-            input_ids=instances.input_ids[:tokens],
-            masked_positions=instances.masked_positions[:masked],
-            masked_ids=instances.masked_ids[:masked],
-        )
+        with self._lock:
+            # All batches are asked for before the first one is read, so that the system reads many at a time.
+            for index, first, stop in runs:
+                file, part = self._open(index), slice(first, stop)
+                in_shard = rows[part] - self._starts[index]
+                file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
+            for index, first, stop in runs:
+                file, part = self._open(index), slice(first, stop)
+                copied = copy_mapped_rows(file.mapped, numbers[part], inside[part], begin + first, instances) - begin
+                if copied < stop:
+                    raise file.explain(int(numbers[copied]), int(inside[copied]))
 
     def _place_of(self, row: int) -> tuple[int, int]:
         """Return the shard that a global row is in, and its number there."""
@@ -303,25 +280,46 @@ class ShardSet:
             yield index, first - start, end - start
             first = end
 
-    def _room_for(self, rows: NDArray[np.int64]) -> FlatInstances:
-        """Return arrays with room for the longest lists that the manifest allows.
 
-        Memory that is never written is never taken from the system.
-        """
-        metadata, count = self.metadata, len(rows)
-        token = token_type(metadata.vocab_size).to_pandas_dtype()
-        masked_starts = np.zeros(count + 1, np.int64)
-        return FlatInstances(
-            token_starts=np.zeros(count + 1, np.int64),
-            input_ids=np.empty(count * metadata.max_seq_length, token),
-            segment_b_starts=np.empty(count, np.int64),
-            masked_starts=masked_starts,
-            masked_positions=np.empty(count * metadata.max_predictions_per_seq, np.uint16),
-            masked_id_starts=masked_starts,
-            masked_ids=np.empty(count * metadata.max_predictions_per_seq, token),
-            next_sentence_labels=np.empty(count, np.int64),
-            rows=rows,
-        )
+def read_instances(
+    parts: Sequence[tuple[ShardSet, int, int]], rows: NDArray[np.int64], sizes: Sizes | None = None
+) -> FlatInstances:
+    """Read instances; cheapest if the rows of a set ascend, because each record batch is then looked up once.
+
+    Args:
+        parts: The sets, one or more and all of the same settings: which of ``rows`` are of each, from the first index
+            to the second (exclusive).
+        rows: Global rows of their sets, in the order in which they are returned.
+        sizes: The result of `ShardSet.sizes` for them; by default it is not compared.
+
+    Raises:
+        DataError: If a shard cannot be read, contradicts the manifest or the sizes, or holds instances that nobody can
+            train on.
+    """
+    metadata = parts[0][0].metadata
+    instances = FlatInstances.with_room(
+        rows,
+        tokens=metadata.max_seq_length,
+        masked=metadata.max_predictions_per_seq,
+        token=token_type(metadata.vocab_size).to_pandas_dtype(),
+    )
+    for shards, begin, end in parts:
+        shards.copy_rows(instances, begin, end)
+    instances = instances.without_room()
+
+    def owner(index: int) -> ShardSet:
+        return next(shards for shards, _, end in parts if index < end)
+
+    if (nonsense := find_nonsense(instances, metadata)) is not None:
+        raise owner(nonsense[0]).damaged(int(rows[nonsense[0]]), nonsense[1])
+    if sizes is not None:
+        wrong = instances.lengths != sizes.lengths
+        if parts[0][0].has_masks:
+            wrong |= np.diff(instances.masked_starts) != sizes.masked_counts
+        if wrong.any():
+            first = int(wrong.argmax())
+            raise owner(first).wrong_length(int(rows[first]))
+    return instances
 
 
 def _opener(

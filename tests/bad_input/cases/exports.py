@@ -23,9 +23,7 @@ ROWS = (
     ("a checkpoint of a folder", (), f"hf {VECTORS} --checkpoint 4", 2, "--checkpoint"),
     ("a folder without weights", (remove("hf/model.safetensors"),), f"hf {VECTORS}", 4, "model.safetensors"),
     ("a folder of no class", (set_json("hf/config.json", "architectures", None),), f"hf {VECTORS}", 2, "architectures"),
-    ("a class that transformers lacks, compared", of_class("BertForPoetry"), "hf --to out --check", 2, "BertForPoetry"),
     ("a class whose head is missing, compared", of_class("BertForMultipleChoice"), "hf --to out --check", 4, "classif"),
-    ("ONNX of a folder that is not there", (), "nowhere --to out --onnx", 2, "nowhere"),
     ("a file in the place of onnx", (write("out/onnx", "mine"),), "hf --to out --onnx", 2, "onnx"),
     ("a file among ONNX", (write("out/onnx/mine.onnx", "mine"),), "hf --to out --onnx", 2, "onnx/mine.onnx"),
     ("ONNX with a word", (), "hf --to out --onnx int8", 2, "int8"),
@@ -55,7 +53,6 @@ PUSH = "run --to out --push owner/bert"
 # name, variables, what is done to the material, words after the verb, exit code, what the message names
 PUSHES = (
     ("by nobody", {}, (), PUSH, 2, "hf auth login"),
-    ("to a name without an owner", NO_HUB, (), "run --to out --push bert", 2, "OWNER/bert"),
     ("of a folder that is not there", NO_HUB, (), "nowhere --to out --push owner/bert", 2, "nowhere"),
     ("private, but no push", {}, (), "run --to out --private", 2, "--private"),
     ("scores of a path with NUL", {}, (write("x.json", NUL),), "run --to out --scores x.json", 3, "is no path"),

@@ -10,11 +10,9 @@ TRAINING, UNFINISHED = copy("hf", "labels.tsv"), write("grid/grid.json", "{}")
 RESULTS = "tuned/results.json"
 # name, what is done to the material, command, exit code, what the message names
 ROWS = (
-    ("a folder of something else", (TRAINING, write("new/thesis.tex", "x")), GRID, 4, "thesis.tex"),
     ("a record that is cut", (TRAINING, write("new/grid.json", '{"settings": {')), GRID, 4, "grid.json"),
     ("a fine-tuning in its place", (TRAINING, copy("tuned")), GRID.replace("new", "tuned"), 4, "tuned"),
     ("a report before its end", (UNFINISHED,), REPORT, 4, "results.json"),
-    ("a page in the place of results", (copy("tuned"),), f"megabert report tuned --html {RESULTS}", 2, "results.json"),
     ("a margin of a fine-tuning", (copy("tuned"),), "megabert report tuned --min-margin 1", 2, "--min-margin"),
     ("a comparison before its end", (copy("tuned"), UNFINISHED), "megabert compare tuned grid", 4, "results.json"),
     ("a comparison with a pre-training", (copy("tuned", "run"),), "megabert compare tuned run", 4, "tuned"),

@@ -32,18 +32,11 @@ FILES = (
     ("classification", "empty.tsv", "", "empty.tsv"),
     ("classification", "header.tsv", "text\tlabel\n", "header.tsv"),
     ("classification", "one.tsv", "text\tlabel\na b\tgood\n", "label"),
-    ("classification", "same.tsv", "text\tlabel\n" + "a b\tgood\n" * 20, "label"),
-    ("classification", "wide.tsv", SOUND + "a\tgood\tmore\n", "wide.tsv"),
     ("classification", "null.tsv", SOUND + "a\x00b\t\x00\n", "null.tsv"),
-    ("classification", "empty_label.tsv", SOUND + "a b\t\n", "empty_label.tsv"),
-    ("classification", "twice.tsv", SOUND.replace("text\tlabel", "text\ttext"), "twice.tsv"),
     ("classification", "halves.jsonl", '{"text": "a\\ud800", "label": "good"}\n', "halves.jsonl"),
     ("classification", "nulls.jsonl", rows(GOOD, BAD, {"text": None, "label": None}), "nulls.jsonl"),
     ("classification", "deep.jsonl", "[" * 100_000 + "\n", "deep.jsonl"),
-    ("regression", "words.tsv", SOUND, "words.tsv"),
-    ("regression", "infinite.tsv", "text\tlabel\n" + "a b\tinf\nc d\t1\n" * 9, "inf"),
     ("regression", "digits.tsv", "text\tlabel\n" + f"a b\t{'9' * 5000}\nc d\t1\n" * 9, "digits.tsv"),
-    ("tagging", "prose.conll", "Nothing here has a tag.\n", "prose.conll"),
     ("tagging", "empty.jsonl", rows({"tokens": [], "tags": []}), "empty.jsonl"),
     ("ynat", "number.json", "[1, 2]", "number.json"),
     ("ynat", "open.json", '[{"title": "a", "label": "b"}', "open.json"),
@@ -58,20 +51,16 @@ FILES = (
     ("squad", "null.json", squad(data=None), "null.json"),
     ("squad", "negative.json", squad(answer={"answer_start": -3}), "negative.json"),
     ("squad", "id.json", squad(qa={"id": None}), "id.json"),
-    ("squad", "context.json", squad(paragraph={"context": 5}), "context.json"),
     ("squad", "qas.json", squad(paragraph={"qas": None}), "qas.json"),
     ("squad", "deep.json", "[" * 100_000, "deep.json"),
     ("swag", "columns.csv", "a,b\n1,2\n", "columns.csv"),
     ("sst2", "labels.tsv", "sentence\tlabel\n" + "a b\t7\n" * 9, "7"),
-    ("mnli", "columns.tsv", SOUND, "columns.tsv"),
-    ("stsb", "columns.tsv", SOUND, "columns.tsv"),
 )
 QUICK = {"nulls.jsonl", "id.json"}
 
 LONG_ANSWER = squad(paragraph={"context": LONG + "harbour"}, answer={"answer_start": len(LONG)})
 CONTEXT, BOTH, NEW = (write("long.json", LONG_ANSWER),), "--data long.json --eval-data long.json", ("new", "new/*")
 LINE, WORD = ((write("long.txt", f"{word}\nshort\n"),) for word in ("word " * 800_000, "x" * 4_000_000))
-BYTES = (write("bytes.txt", b"short\n\xff\xfe\n"),)
 PAGE = "attention --model hf --output page.html"
 
 # what is wrong, what makes it, the command, exit codes that are right, what the message names, what it may leave
@@ -79,16 +68,11 @@ OTHERS = (
     ("finetune: a context of 400,000 characters", CONTEXT, f"finetune squad {BOTH} {FLAGS}", (0, 2, 3), (), NEW),
     ("embed: a line of four megabytes", LINE, "embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
     ("embed: a word of four megabytes", WORD, "embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
-    ("embed: a file that is not UTF-8", BYTES, "embed bytes.txt --model hf", 3, ("bytes.txt",), ()),
-    ("fill-mask without a mask", (), "fill-mask --model hf 'no mask'", (2, 3), ("[MASK]",), ()),
     ("fill-mask of nothing", (), "fill-mask --model hf ''", 2, ("TEXT", "empty"), ()),
     ("fill-mask of too much", (), f"fill-mask --model hf '{'word ' * 2000}[MASK]'", (2, 3), (), ()),
-    ("fill-mask with top 0", (), "fill-mask --model hf 'a [MASK]' --top 0", 2, ("top",), ()),
     ("similar to a piece of nothing", (), "similar --model hf ''", (2, 3), (), ()),
-    ("similar with operators alone", (), "similar --model hf + -- -", (2, 3), (), ()),
     ("attention of nothing", (), f"{PAGE} ''", (0, 2, 3), (), ("page.html",)),
     ("attention of too much", (), f"{PAGE} '{'word ' * 2000}'", (2, 3), (), ()),
-    ("attention of a layer that is not", (), f"{PAGE} a --layers 9", (2, 3), ("9",), ()),
 )
 
 CASES = [
@@ -119,7 +103,7 @@ CASES = [
             says=(says,),
         )
         for task, file, content, says in FILES
-        if task == "classification" and file not in ("one.tsv", "same.tsv")
+        if task == "classification" and file != "one.tsv"
     ),
     *(
         Case(name=name, given=(copy("hf"), *given), command=f"megabert {words}", code=code, says=says, leaves=leaves)

@@ -6,7 +6,6 @@ from bad_input.material import COMMANDS, run_flags
 
 EVALUATE = "megabert evaluate --model tuned/seed_42/model --data labels.tsv --predictions new --device cpu"
 FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
-FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 PRETRAIN = f"megabert pretrain {run_flags()} --run-dir new"
 LIMIT = 4 << 10
 

@@ -7,18 +7,16 @@ from bad_input.harness import Case
 from bad_input.material import run_flags
 
 GOOD = '{"sentence_good": "the ship", "sentence_bad": "ship the"}\n'
-BODY, LONG = '{"body": "a ship"}\n', "x" * 2_000_000 + "\nshort\n"
+LONG = "x" * 2_000_000 + "\nshort\n"
 TABLE = "good\tbad\nthe ship\tship the\n"
 HF = "--model hf --device cpu"
-SHIP, PIPE = write("lines.txt", "a ship\n"), make(lambda folder: os.mkfifo(folder / "lines.txt"))
+PIPE = make(lambda folder: os.mkfifo(folder / "lines.txt"))
 FOLDER = make(lambda folder: (folder / "own.jsonl").mkdir())
 QUICK = {"a file without text"}
 
 # what is scored, what is wrong with it, its content, its name, what the message names
 SCORED = (
     ("pll", "a file without text", " \n\n", "lines.txt", ("lines.txt", "has no text")),
-    ("pll", "a file that is not UTF-8", b"a ship\n\xff\xfe\n", "lines.txt", ("lines.txt", "not UTF-8")),
-    ("pll", "JSON without the field", BODY, "lines.jsonl", ("lines.jsonl:1", "'body'", "--text-column")),
     ("pll", "a line of two megabytes", LONG, "lines.txt", ("lines.txt:1", "Cut it into sentences")),
     ("pairs", "a table in place of JSON Lines", TABLE, "own.jsonl", ("own.jsonl:1", "BLiMP")),
 )
@@ -35,7 +33,6 @@ PROBES = (
 # what is wrong, what makes it, the command, exit code, what the message names
 OTHERS = (
     ("pll: a pipe", PIPE, "pll lines.txt", (2, 3), ("lines.txt", "pipe")),
-    ("pll: scores in the place of the sentences", SHIP, "pll lines.txt --output lines.txt", 2, ("lines.txt",)),
     ("pairs: a folder", FOLDER, "pairs own.jsonl", (2, 3), ("own.jsonl",)),
 )
 

@@ -15,7 +15,6 @@ FOREIGN = {
     "is_decoder": [True, 0],
     "is_encoder_decoder": [True],
     "add_cross_attention": [True],
-    "position_embedding_type": ["relative_key", None],
     "pruned_heads": [{"0": [1]}],
     "auto_map": [{"AutoModel": "own.Model"}],
     "quantization_config": [{"bits": 4}],

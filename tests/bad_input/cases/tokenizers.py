@@ -1,11 +1,9 @@
-"""Tokenizers of others, under each command that reads one: classes, settings and pieces with which ids would differ."""
+"""Tokenizers of others, under each command that reads one: settings and pieces with which ids would differ."""
 
 from collections.abc import Iterator
 
 from bad_input.given import copy, remove, set_json, write
 from bad_input.harness import Case, Step
-
-from megabert.tokens.tokenization.folder_settings import OTHER_WORDS
 
 DOORS = {
     "fill-mask": "megabert fill-mask --model hf 'the [MASK] ship'",
@@ -31,8 +29,6 @@ PARTS = {  # parts of tokenizer.json that abort `tokenizers`, fill the memory, o
 
 def _forms() -> Iterator[tuple[str, tuple[Step, ...], str]]:
     """Yield name, what is done to the material, and what the message names."""
-    for name in OTHER_WORDS:
-        yield f"of the class {name}", (set_json("hf/tokenizer_config.json", "tokenizer_class", name),), name
     for name, value in SETTINGS.items():
         yield f"with {name}", (set_json("hf/tokenizer_config.json", name, value),), name
     for part, values in PARTS.items():

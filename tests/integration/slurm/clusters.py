@@ -1,16 +1,18 @@
-"""SLURM clusters of two virtual nodes on this machine, from Debian's packages (``tests/tools/slurm-cluster``)."""
+"""A SLURM cluster of two virtual nodes on this machine, from Debian's packages (``tests/tools/slurm-cluster``)."""
 
 import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "slurm-cluster"
+ROOT = Path(__file__).parents[3]
+TOOL = ROOT / "tests" / "tools" / "slurm-cluster"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "ip")
 NOT_ALLOWED = 77
 """The tool's exit code if the machine refuses namespaces. After any other failure tests fail: they could have run."""
@@ -26,30 +28,29 @@ def tool_environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "SLURM_TEST_CONF_EXTRA": "KillWait=20"}
 
 
-def new_folder() -> str:
-    """Return an empty folder; the path of a socket in it may have 107 characters."""
-    return tempfile.mkdtemp(prefix="megabert-slurm-", dir="/tmp")
+def virtualenv(folder: Path) -> Path:
+    """Return a folder whose ``bin/megabert`` and ``bin/megabert-data`` are this checkout under this interpreter."""
+    (programs := folder / "venv" / "bin").mkdir(parents=True, exist_ok=True)
+    for name, module in (("megabert", "megabert"), ("megabert-data", "data_prep")):
+        if not (program := programs / name).exists():  # a rank may be reading it
+            program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} "$@"\n')
+            program.chmod(0o755)
+    return programs.parent
 
 
 @contextlib.contextmanager
-def started(*folders: str) -> Iterator[list[dict[str, str]]]:
-    """Start a cluster in each folder, all at the same moment, and yield the environments that reach them."""
+def started() -> Iterator[dict[str, str]]:
+    """Start a cluster and yield the environment that reaches it."""
     common = tool_environment()
-    environments = [{**common, "SLURM_TEST_DIR": folder, "SLURM_CONF": f"{folder}/slurm.conf"} for folder in folders]
-    starts = [
-        subprocess.Popen(
-            [TOOL, "start", "2"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        for environment in environments
-    ]
+    folder = tempfile.mkdtemp(prefix="megabert-slurm-", dir="/tmp")  # a socket's path may have 107 characters
+    environment = {**common, "SLURM_TEST_DIR": folder, "SLURM_CONF": f"{folder}/slurm.conf"}
     try:
-        shown = [start.communicate(timeout=240)[1] for start in starts]
-        if any(start.returncode == NOT_ALLOWED for start in starts):
-            pytest.skip(f"no SLURM cluster for slurm/: {shown}")
-        assert [start.returncode for start in starts] == [0] * len(starts), "\n".join(text[-4000:] for text in shown)
-        yield environments
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}  # daemons keep the first one open
+        done = subprocess.run([TOOL, "start", "2"], env=environment, text=True, timeout=240, **quiet)
+        if done.returncode == NOT_ALLOWED:
+            pytest.skip(f"no SLURM cluster for slurm/: {done.stderr}")
+        assert done.returncode == 0, done.stderr[-4000:]
+        yield environment
     finally:
-        for start, environment in zip(starts, environments, strict=True):
-            start.kill()
-            subprocess.run([TOOL, "stop"], env=environment, capture_output=True, timeout=120, check=False)
-            shutil.rmtree(environment["SLURM_TEST_DIR"], ignore_errors=True)
+        subprocess.run([TOOL, "stop"], env=environment, capture_output=True, timeout=120, check=False)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from integration.slurm.clusters import new_folder, started
+from integration.slurm.clusters import started
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[dict[str, str]]:
     """Start a cluster and return the environment that reaches it."""
-    with started(new_folder()) as (environment,):
+    with started() as environment:
         yield environment

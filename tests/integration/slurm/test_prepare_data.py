@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from forked.client import run_command
+from integration.slurm.clusters import ROOT, virtualenv
 from support.bundled_corpus import small_corpus
 
 from megabert.tokens.shards.folder import read_manifest
 
-ROOT = Path(__file__).parents[3]
 MPIRUN = Path(sys.executable).parent / "mpirun"
 FLAGS = ["--vocab-size", "1000", "--lengths", "64", "--dupe-factor", "2", "--validation-share", "0.1"]
 END_S = 240
@@ -19,15 +19,6 @@ END_S = 240
 # wait for ever. The job is submitted again, as its user would.
 GARBLED = "mpi/pmi2: invalid client request"
 ATTEMPTS = 6
-
-
-def virtualenv(folder: Path) -> Path:
-    """Return a folder whose ``bin/megabert-data`` is this checkout under this interpreter."""
-    program = folder / "venv" / "bin" / "megabert-data"
-    program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m data_prep "$@"\n')
-    program.chmod(0o755)
-    return program.parents[1]
 
 
 def ask(environment: dict[str, str], *command: str) -> str:

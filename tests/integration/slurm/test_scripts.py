@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.runs import TINY, Run, assert_equal_runs
+from integration.slurm.clusters import ROOT, virtualenv
+from support.runs import TINY, Run, assert_equal_runs, finished
 
-ROOT = Path(__file__).parents[3]
 TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
 HELD = f"--hold {' '.join(TWO_NODES)}"
 
@@ -30,19 +29,8 @@ class Job:
     @property
     def environment(self) -> dict[str, str]:
         settings = {"RECIPE": "debug", "DATA": str(self.run.data), "RUN_DIR": str(self.run.run_dir), "DEVICE": "cpu"}
-        own = {"VENV": str(self.virtualenv()), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        own = {"VENV": str(virtualenv(self.run.run_dir.parent)), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         return {**self.cluster, **settings, **own}
-
-    def virtualenv(self) -> Path:
-        """Return a folder whose ``bin/megabert`` and ``bin/megabert-data`` are this checkout under this interpreter."""
-        folder = self.run.run_dir.parent / "venv" / "bin"
-        for name, module in (("megabert", "megabert"), ("megabert-data", "data_prep")):
-            program = folder / name
-            if not program.exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} "$@"\n')
-                program.chmod(0o755)
-        return folder.parent
 
     @property
     def flags(self) -> list[str]:
@@ -300,8 +288,7 @@ OTHERS = [kind for kind in PREEMPTIONS if kind != "time limit"]
 @pytest.mark.soak
 def test_slurm_ten_preemptions_in_one_run(cluster, shards, tmp_path):
     flags = {"phases.0.steps": 600, "phases.1.steps": 200, "checkpoint.every_steps": 5}
-    unbroken = Run(tmp_path / "unbroken", shards, ranks=2, launcher="deepspeed", flags=flags)
-    unbroken.finish_well()
+    unbroken = finished(tmp_path / "unbroken", shards, ranks=2, launcher="deepspeed", flags=flags)
     job = Job(cluster, Run(tmp_path / "run", shards, ranks=2, flags=flags))
     job.options = ["--time=60", "--signal=USR1@60"]
     job.submit()

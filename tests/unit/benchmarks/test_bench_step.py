@@ -1,11 +1,13 @@
 """The CPU benchmark gives transformers the same instances, and pairs steps on the same batch."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from megabert.data.batch import IGNORED, MicroBatch
+from megabert.data.batch import IGNORED, pack_sequences
 
 FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "cpu"
 
@@ -20,20 +22,8 @@ def bench(monkeypatch):
 
 def micro_batch():
     """Instances of 3 and 2 tokens; the second's last is to be predicted."""
-    return MicroBatch(
-        input_ids_T=torch.tensor([2, 7, 3, 2, 4]),
-        position_ids_T=torch.tensor([0, 1, 2, 0, 1]),
-        segment_ids_T=torch.tensor([0, 0, 1, 0, 1]),
-        cu_seqlens=torch.tensor([0, 3, 5], dtype=torch.int32),
-        masked_positions_M=torch.tensor([4]),
-        masked_ids_M=torch.tensor([9]),
-        next_sentence_label_B=torch.tensor([1, 0]),
-        instance_seeds_B=torch.tensor([5, 6], dtype=torch.int32),
-        max_seqlen=3,
-        num_tokens=5,
-        num_masked=1,
-        num_instances=2,
-    )
+    packed = pack_sequences([np.array([2, 7, 3]), np.array([2, 4])], segment_b_starts=[2, 1], mask_id=4)
+    return replace(packed, masked_ids_M=torch.tensor([9]))
 
 
 @pytest.mark.parametrize(("limit", "width"), [(None, 3), (5, 5)])

@@ -7,10 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from unit.data.streams import SEED, loader_of, shape_of
+from unit.data.streams import SEED, shape_of, steps_of
 
 from megabert.data.dynamic_masking import count_pieces
-from megabert.data.loader import PackedLoader
 from megabert.data.mixture import Mixture
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker, validation_batches
@@ -35,27 +34,32 @@ def skewed(make, tmp_path):
     return ShardSet.open(make.shards(tmp_path / "skewed", {"train": [rows]}, masking="dynamic"))
 
 
-def masked_instances(steps):
+def masked_instances(*steps):
     """(ids with the masks undone, positions, ids shown) of every instance, in the order of the stream."""
     instances = []
-    for step in steps:
-        for micro in step.micro_batches:
-            starts = micro.cu_seqlens.tolist()
-            ids = micro.input_ids_T.clone()
-            places = micro.masked_positions_M
-            ids[places] = micro.masked_ids_M
-            for start, stop in pairwise(starts):
-                positions = places[(places >= start) & (places < stop)]
-                shown = micro.input_ids_T[start:stop].tolist()
-                instances.append((tuple(ids[start:stop].tolist()), tuple((positions - start).tolist()), tuple(shown)))
+    for micro in (micro for step in steps for micro in step.micro_batches):
+        ids, places = micro.input_ids_T.clone(), micro.masked_positions_M[: micro.num_masked]
+        ids[places] = micro.masked_ids_M[: micro.num_masked]
+        for start, stop in pairwise(micro.cu_seqlens[: micro.num_instances + 1].tolist()):
+            positions = places[(places >= start) & (places < stop)] - start
+            shown = micro.input_ids_T[start:stop].tolist()
+            instances.append((tuple(ids[start:stop].tolist()), tuple(positions.tolist()), tuple(shown)))
     return instances
+
+
+def packed(packer, numbers, place=()):
+    """Pack batches of these numbers one after the other."""
+    steps, place = [], dict(place)
+    for number in numbers:
+        steps.append(packer.pack(place, number))
+        place = steps[-1].positions_after
+    return steps
 
 
 def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
     options = {"global_batch_size": 100, "num_steps": 6}
-    with loader_of(unmasked, **options) as loader:
-        steps = list(loader)
-    alone = masked_instances(steps)
+    steps = steps_of(unmasked, **options)
+    alone = masked_instances(*steps)
     assert len(alone) == 600
     assert all(step.num_masked == sum(b.num_masked for b in step.micro_batches) for step in steps)
     by_text = {}
@@ -63,34 +67,15 @@ def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
         by_text.setdefault(text, []).append(positions)
     assert all(len(positions) == 2 for positions in by_text.values())
     assert sum(first != second for first, second in by_text.values()) > 0.9 * len(by_text)
-    shared = []
-    for rank in range(2):
-        with loader_of(unmasked, rank=rank, world_size=2, **options) as loader:
-            shared += masked_instances(list(loader))
-    assert sorted(shared) == sorted(alone)
-
-
-def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
-    with loader_of(unmasked, global_batch_size=300, num_steps=4) as loader:
-        instances = masked_instances(list(loader))
-    predicted = sum(len(positions) for _, positions, _ in instances)
-    tokens = sum(len(text) for text, _, _ in instances)
-    assert abs(predicted / tokens - 0.15) < 0.02
-    shown = [ids[position] for _, positions, ids in instances for position in positions]
-    assert abs(shown.count(unmasked.metadata.special_ids["mask"]) / predicted - 0.8) < 0.03
+    shared = [masked_instances(*steps_of(unmasked, rank=rank, world_size=2, **options)) for rank in range(2)]
+    assert sorted(shared[0] + shared[1]) == sorted(alone)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.45])
 def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
-    phase = PhaseConfig(
-        steps=1, global_batch_size=1, learning_rate=1.0, masked_lm_prob=share, mask_actions=(0.5, 0.2, 0.3)
-    )
-    shape = shape_for(unmasked.statistics_in(phase), global_batch_size=300, world_size=1, micro_batch_tokens=512)
-    share_of_rank, masking = RankShare(shape=shape, pad=True), unmasked.masking_in(phase)
-    packer = StepPacker(Mixture((unmasked,)), seed=SEED, global_batch_size=300, share=share_of_rank, masking=masking)
-    with PackedLoader(packer, num_steps=4) as loader:
-        steps = list(loader)
-    instances = masked_instances(replace(step, micro_batches=_unpadded(step)) for step in steps)
+    own = {"masked_lm_prob": share, "mask_actions": (0.5, 0.2, 0.3)}
+    phase = PhaseConfig(steps=1, global_batch_size=1, learning_rate=1.0, **own)
+    instances = masked_instances(*packed(packer_in(unmasked, phase, batch=300, pad=True), range(4)))
     # The number of predictions is google-research/bert's rule for each length, counted exactly.
     lengths = [len(text) for text, _, _ in instances]
     most = -(-unmasked.metadata.max_predictions_per_seq * share // 0.15)
@@ -105,31 +90,25 @@ def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
 
 def test_share_of_a_schedule_is_the_one_of_its_batch_wherever_the_run_begins(unmasked):
     phase = PhaseConfig(steps=5, global_batch_size=60, learning_rate=1.0, masked_lm_prob=0.4, final_masked_lm_prob=0.2)
-    packer = packer_in(unmasked, phase, number_of_first=3)
-    place, counts, batches = {}, {}, {}
-    for number in range(3, 10):
-        batches[number] = packer.pack(place, number)
-        instances = masked_instances([batches[number]])
-        counts[number] = [(len(text), len(positions)) for text, positions, _ in instances]
-        place = batches[number].positions_after
+    batches = packed(packer_in(unmasked, phase, number_of_first=3), range(3, 10))
     shares = [phase.masked_share(batch) for batch in range(7)]
     assert shares == pytest.approx([0.4, 0.35, 0.3, 0.25, 0.2, 0.2, 0.2])
-    for number, share in zip(range(3, 10), shares, strict=True):
+    for batch, share in zip(batches, shares, strict=True):
         most = math.ceil(unmasked.metadata.max_predictions_per_seq * share / 0.15 - 1e-9)
-        assert counts[number] == [(length, min(most, max(1, round(length * share)))) for length, _ in counts[number]]
-    resumed = packer_in(unmasked, phase, number_of_first=3).pack(batches[5].positions_after, 6)
-    assert masked_instances([resumed]) == masked_instances([batches[6]])
+        for text, positions, _ in masked_instances(batch):
+            assert len(positions) == min(most, max(1, round(len(text) * share)))
+    resumed = packer_in(unmasked, phase, number_of_first=3).pack(batches[2].positions_after, 6)
+    assert masked_instances(resumed) == masked_instances(batches[3])
 
 
 def test_each_instance_draws_its_share_uniformly_and_anew_in_each_epoch(unmasked):
     phase = PhaseConfig(steps=9, global_batch_size=1, learning_rate=1.0, masked_lm_range=(0.1, 0.6))
     whole = packer_in(unmasked, phase, batch=unmasked.num_rows)
-    epochs, place = [], {}
-    for number in range(8):
-        batch = whole.pack(place, number)
-        place = batch.positions_after
-        # By the instance's text, since each epoch has its own order.
-        epochs.append({text: len(positions) / len(text) for text, positions, _ in masked_instances([batch])})
+    # By the instance's text, since each epoch has its own order.
+    epochs = [
+        {text: len(positions) / len(text) for text, positions, _ in masked_instances(batch)}
+        for batch in packed(whole, range(8))
+    ]
     shares = np.array([[epoch[text] for text in epochs[0]] for epoch in epochs])
     assert (shares >= 0.1 - 1 / 24).all()
     assert (shares <= 0.6 + 1 / 24).all()
@@ -140,8 +119,8 @@ def test_each_instance_draws_its_share_uniformly_and_anew_in_each_epoch(unmasked
     assert abs(np.corrcoef(shares[0], shares[1])[0, 1]) < 4 / len(shares[0]) ** 0.5
     # The same on two ranks: the plan leaves room for the most, and none is cut off.
     halves = [packer_in(unmasked, phase, batch=unmasked.num_rows, rank=rank, world_size=2) for rank in range(2)]
-    shared = [instance for half in halves for instance in masked_instances([half.pack({}, 0)])]
-    assert sorted(shared) == sorted(masked_instances([whole.pack({}, 0)]))
+    shared = [instance for half in halves for instance in masked_instances(half.pack({}, 0))]
+    assert sorted(shared) == sorted(masked_instances(whole.pack({}, 0)))
 
 
 def test_rare_pieces_are_masked_more_often_and_as_many_as_without(skewed):
@@ -154,7 +133,7 @@ def test_rare_pieces_are_masked_more_often_and_as_many_as_without(skewed):
     by_share = packer_in(skewed, plain, batch=skewed.num_rows).pack({}, 0)
     by_rarity = packer_in(skewed, phase, batch=skewed.num_rows).pack({}, 0)
     lengths = [
-        sorted((text, len(positions)) for text, positions, _ in masked_instances([b])) for b in (by_share, by_rarity)
+        sorted((text, len(positions)) for text, positions, _ in masked_instances(b)) for b in (by_share, by_rarity)
     ]
     assert lengths[0] == lengths[1]
     means = []
@@ -163,19 +142,18 @@ def test_rare_pieces_are_masked_more_often_and_as_many_as_without(skewed):
         means.append(np.log(counts[masked]).mean())
     assert means[1] < means[0] - 0.1
     halves = [packer_in(skewed, phase, batch=skewed.num_rows, rank=rank, world_size=2) for rank in range(2)]
-    shared = [instance for half in halves for instance in masked_instances([half.pack({}, 0)])]
-    assert sorted(shared) == sorted(masked_instances([by_rarity]))
-    first = packer_in(skewed, phase)
-    second = first.pack(first.pack({}, 0).positions_after, 1)
-    resumed = packer_in(skewed, phase).pack(first.pack({}, 0).positions_after, 1)
-    assert masked_instances([resumed]) == masked_instances([second])
+    shared = [instance for half in halves for instance in masked_instances(half.pack({}, 0))]
+    assert sorted(shared) == sorted(masked_instances(by_rarity))
+    first, second = packed(packer_in(skewed, phase), range(2))
+    resumed = packer_in(skewed, phase).pack(first.positions_after, 1)
+    assert masked_instances(resumed) == masked_instances(second)
 
 
-def packer_in(shards, phase, *, batch=None, number_of_first=0, rank=0, world_size=1):
+def packer_in(shards, phase, *, batch=None, number_of_first=0, rank=0, world_size=1, pad=False):
     """A packer of a phase's batches, as the trainer makes it."""
     batch = batch or phase.global_batch_size
     sizes = {"global_batch_size": batch, "world_size": world_size, "micro_batch_tokens": 512}
-    share = RankShare(shape=shape_for(shards.statistics_in(phase), **sizes), rank=rank, world_size=world_size)
+    share = RankShare(shape=shape_for(shards.statistics_in(phase), **sizes), rank=rank, world_size=world_size, pad=pad)
     return StepPacker(
         Mixture((shards,)),
         seed=SEED,
@@ -183,20 +161,6 @@ def packer_in(shards, phase, *, batch=None, number_of_first=0, rank=0, world_siz
         share=share,
         masking=lambda number: shards.masking_in(phase, number - number_of_first),
     )
-
-
-def _unpadded(step):
-    """The micro-batches cut to their real part."""
-    return [
-        replace(
-            batch,
-            input_ids_T=batch.input_ids_T[: batch.num_tokens],
-            cu_seqlens=batch.cu_seqlens[: batch.num_instances + 1],
-            masked_positions_M=batch.masked_positions_M[: batch.num_masked],
-            masked_ids_M=batch.masked_ids_M[: batch.num_masked],
-        )
-        for batch in step.micro_batches
-    ]
 
 
 def test_phase_that_names_no_masks_has_those_of_the_shards(unmasked, shards):

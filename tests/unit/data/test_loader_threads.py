@@ -4,20 +4,11 @@ import threading
 import time
 
 import pytest
+from unit.data.streams import loader_of
 
-from megabert.data.loader import PackedLoader, StepTotals
-from megabert.data.mixture import Mixture
-from megabert.data.packing import RankShare, shape_for
-from megabert.data.step_packer import StepPacker
+from megabert.data.loader import StepTotals
 from megabert.foundation.errors import DataError, Echo
 from megabert.tokens.shards.shard_set import ShardSet
-
-
-def loader_of(shards, *, world_size=1, rank=0, **options):
-    shape = shape_for(shards.statistics, global_batch_size=50, world_size=world_size, micro_batch_tokens=256)
-    options.setdefault("num_steps", 4)
-    share = RankShare(shape=shape, rank=rank, world_size=world_size)
-    return PackedLoader(StepPacker(Mixture((shards,)), seed=5, global_batch_size=50, share=share), **options)
 
 
 class Agreement:

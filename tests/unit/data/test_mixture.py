@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from megabert.data import mixture as mixtures
 from megabert.data.mixture import Mixture, apportion, open_mixture
 from megabert.data.order import DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import load_run_config
-from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.shards.shard_set import ShardSet, read_instances
 
 SEED = 3
 SHARES = {
@@ -104,19 +105,18 @@ def test_rows_that_cannot_be_read_stop_the_batch_that_has_them_and_none_before(s
     """Rows of three batches are read at once, of three sources."""
     mixture = mixture_of(sources[0], {"a": 5, "b": 3, "c": 2})
     expected = [texts_of(step) for step in packed(mixture, batches=4)]
-    bad, read = mixture.sources[1], ShardSet.rows
+    bad = mixture.sources[1]
     row = EpochOrder(bad.num_rows, SEED, 0).rows(0, bad.num_rows)[apportion((5, 3, 2), 160)[1]]  # the first in batch 4
     counted = []
 
-    def rows(shards, rows, sizes=None):
-        if sizes is None:  # how long they are, of shards without an index
-            return read(shards, rows)
-        counted.append(len(rows))
-        if shards is bad and row in rows:
-            raise DataError("damaged")
-        return read(shards, rows, sizes)
+    def read(parts, rows, sizes):
+        for shards, begin, end in parts:
+            counted.append(end - begin)
+            if shards is bad and row in rows[begin:end]:
+                raise DataError("damaged")
+        return read_instances(parts, rows, sizes)
 
-    monkeypatch.setattr(ShardSet, "rows", rows)
+    monkeypatch.setattr(mixtures, "read_instances", read)
     assert [texts_of(step) for step in packed(mixture, batches=4)] == expected
     assert max(counted) == 60, "of the source with half of the 40 instances, three batches"
     with pytest.raises(DataError, match="damaged"):

@@ -105,12 +105,6 @@ def test_bins_are_evener_than_plain_zigzag():
     assert excess < zigzag_excess / 2
 
 
-def test_one_size_for_all_when_the_multiple_is_the_greatest_size():
-    shape = MicroShape(tokens=1000, sequences=50, masked=150, token_multiple=1000, masked_multiple=150)
-    assert shape.padded(1, 1) == shape
-    assert shape.padded(1000, 150) == shape
-
-
 def test_sequence_limit_raises_the_micro_steps():
     shape = MicroShape(tokens=10_000, sequences=3, masked=1000)
     dealt = plan_packing(np.full(10, 5), np.ones(10, int), shape, 1)

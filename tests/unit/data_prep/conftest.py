@@ -8,17 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from support.made_shards import make_metadata
 
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
 from data_prep.execution.build_state import BuildState
 from data_prep.execution.executors import Executor
+from data_prep.execution.records import Problems
 from data_prep.execution.work_units import RunningBuild
+from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import BuildResult, build_shards
+from data_prep.steps.document_reader import READERS
 from megabert.settings.config.loading import to_dict
-from megabert.tokens.shards.format import SPECIAL_TOKENS, ShardMetadata
 from megabert.tokens.tokenization.tokenizer_kinds import WORDPIECE
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
@@ -46,6 +49,13 @@ def files_of(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def read_chunks(path, problems=None, chunk_bytes=1 << 30, **options):
+    """Return the texts of the documents of files, and the chunks that they were read in."""
+    chunks = plan_chunks(find_files((SourceConfig(input=str(path), **options),)), chunk_bytes)
+    problems = problems or Problems()
+    return [text for chunk in chunks for _, text in READERS[chunk.file.format](chunk, problems)], chunks
+
+
 def write_jsonl(path, texts):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     return path
@@ -53,11 +63,7 @@ def write_jsonl(path, texts):
 
 def pair_options(length, *, objective="nsp", pairing="balanced", seed=1, pass_number=0, min_tokens=0):
     """Options of a pass; pairs depend on nothing else in the metadata."""
-    metadata = ShardMetadata(
-        objective=objective, pairing=pairing, masking="static", mask_unit="token", max_seq_length=length,
-        max_predictions_per_seq=20, seed=seed, tokenizer_sha256="", special_ids=dict.fromkeys(SPECIAL_TOKENS, 0),
-        vocab_size=2000, masked_lm_prob=0.15,
-    )  # fmt: skip
+    metadata = make_metadata(objective=objective, pairing=pairing, max_seq_length=length, seed=seed, vocab_size=2000)
     return PairOptions(metadata=metadata, short_seq_prob=0.1, pass_number=pass_number, min_tokens=min_tokens)
 
 

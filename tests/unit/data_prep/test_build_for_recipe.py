@@ -44,11 +44,6 @@ def test_a_recipe_may_be_a_file(tmp_path):
     assert (config.lengths, config.min_tokens, config.masked_lm_prob) == ((64, 256), (0, 200), 0.4)
 
 
-def test_an_unknown_recipe_is_refused_with_the_one_that_is_meant(megabert_data):
-    said = megabert_data("build", "--for", "bert_bse", "--input", "x", "--output", "y", code=2).err
-    assert "recipe bert_bse: neither a shipped recipe nor a file; did you mean bert_base?" in said
-
-
 def test_what_a_recipe_can_state_are_fields_of_a_build_with_the_same_choices_and_bounds():
     of_build = {row.path: row for row in field_table(BuildConfig)}
     for row in field_table(ShardsConfig):

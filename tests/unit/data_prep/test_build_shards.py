@@ -1,6 +1,7 @@
-"""What a build writes: how shards are stored, and what the manifest says of them and of the sources."""
+"""What a build writes: how shards are stored and read by others, and what the manifest says of them."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -15,6 +16,7 @@ from data_prep.execution.executors import Executor
 from data_prep.steps import step6_instances
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards.folder import lengths_path, read_manifest
+from megabert.tokens.tokenization import load_tokenizer
 
 
 def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(build, tokenizer, monkeypatch):
@@ -72,20 +74,6 @@ def test_manifest_tells_what_was_built(built, make_config):
     assert abs(counts["shown_as_original"] / masked - 0.1) < 3 * (0.1 * 0.9 / masked) ** 0.5
 
 
-def test_documents_are_counted_per_source(build, texts, tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", texts[:30])
-    (tmp_path / "b.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[30:45]), encoding="utf-8")
-    (tmp_path / "c.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[45:52]), encoding="utf-8")
-    sources = (
-        SourceConfig(input=str(tmp_path / "a.jsonl"), name="lines"),
-        SourceConfig(input=str(tmp_path / "*.txt"), name="plain"),
-    )
-    built = build(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000)
-    corpus = built.manifests[64].statistics["corpus"]
-    assert corpus["documents_by_source"] == {"lines": 30, "plain": 22}
-    assert corpus["documents"] == 52
-
-
 def test_sources_of_one_name_are_counted_together(build, make_config, texts, tmp_path):
     paths = [write_jsonl(tmp_path / f"{i}.jsonl", texts[i::3]) for i in range(3)]
     sources = tuple(SourceConfig(input=str(path), name=name) for path, name in zip(paths, "aab", strict=True))
@@ -102,3 +90,37 @@ def test_second_build_of_a_process_in_one_place_has_its_own_vocabulary(texts, tm
         small_build("--vocab-size", size, texts=texts[:12])
     assert read_manifest(tmp_path / "out" / "instances" / "32").metadata.vocab_size == 300
     megabert_data("verify", tmp_path / "out", "--workers", "1")
+
+
+@pytest.fixture
+def shard(built):
+    return built.folder / "instances" / "64" / built.manifests[64].shards[0].file
+
+
+def test_load_dataset_gives_the_instances(shard, tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="the library datasets is not installed: pip install datasets")
+    monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
+    from datasets import load_dataset
+
+    loaded = load_dataset("arrow", data_files=str(shard), split="train", cache_dir=str(tmp_path))
+    with pa.ipc.open_file(shard) as reader:
+        rows = reader.read_all().slice(0, 50).to_pylist()
+    assert loaded.select(range(50)).to_list() == rows
+    assert loaded.features["input_ids"].feature.dtype == "uint16"
+
+
+def test_instances_decode_to_running_text(build):
+    settings = {"objective": "none", "masking": "dynamic", "mask_unit": "whole_word", "dupe_factor": 1}
+    result = build(pieces="byte_bpe", vocab_size=600, lengths=(64,), **settings)
+    folder = result.folder / "instances" / "64"
+    assert verify(folder, Executor()).problems == []
+    assert result.manifests[64].metadata.special_ids == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
+    assert json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["type"] == "BPE"
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    with pa.ipc.open_file(folder / result.manifests[64].shards[0].file) as reader:
+        rows = reader.get_batch(0)["input_ids"].to_pylist()
+    texts = [tokenizer.decode(ids[1:-1]) for ids in rows]
+    assert all("<" not in text for text in texts)
+    joined = [text for text in texts if ". " in text.strip()]
+    assert joined, "no instance of two sentences"
+    assert not any(".The" in text or ".A " in text for text in texts)

@@ -1,11 +1,9 @@
-import contextlib
 import subprocess
 import sys
 
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.cli import main
 from megabert import __version__
 from megabert.tokens.shards.folder import read_manifest
 
@@ -25,35 +23,19 @@ print("torch" in sys.modules, "tokenizers" in sys.modules)
     assert shown.splitlines()[-1] == "False False"
 
 
-def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path, megabert_data):
-    write_jsonl(tmp_path / "in.jsonl", texts[:40])
-    flags = "--vocab-size 800 --lengths 64 --dupe-factor 1 --workers 1 --validation-share 0"
-    files = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out")]
-    captured = megabert_data("build", *files, *flags.split())
+def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path, small_build, megabert_data):
+    captured = small_build("--vocab-size", "800", "--lengths", "64", texts=texts[:40])
     for word in ("documents 40", "sentences", "tokens", "[UNK]", "length 64 train", "random next", "shards"):
         assert word in captured.out
     assert "extract: " in captured.err
     assert "MB/s" in captured.err
     assert captured.err.count("warning: no document is held out") == 1
     text = read_manifest(tmp_path / "out" / "instances" / "64").statistics["text"]["train"]
-    used = f"in a pass: {100 * text['used'] / text['tokens']:.2f}% of the text's tokens"
     assert 0.98 * text["tokens"] < text["used"] <= text["tokens"]
-    assert used in captured.out
     shown = megabert_data("stats", tmp_path / "out").out
     assert "dropped, not counting the rules below: nothing" in shown
-    assert used in shown
-
-
-def test_config_file_comes_before_flags(texts, tmp_path, megabert_data):
-    write_jsonl(tmp_path / "in.jsonl", texts[:5])
-    (tmp_path / "build.yaml").write_text(
-        f"sources: [{{input: '{tmp_path}/in.jsonl', name: mine}}]\nseed: 3\ndupe_factor: 2\n"
-    )
-    arguments = ["build", "--config", str(tmp_path / "build.yaml"), "--output", "x", "--seed", "4", "--print-config"]
-    shown = megabert_data(*arguments).out
-    assert "seed: 4" in shown
-    assert "dupe_factor: 2" in shown
-    assert "name: mine" in shown
+    for printed in (captured.out, shown):
+        assert f"in a pass: {100 * text['used'] / text['tokens']:.2f}% of the text's tokens" in printed
 
 
 @pytest.mark.parametrize(
@@ -71,12 +53,6 @@ def test_passes_without_pairs_and_masks_are_one_unless_they_are_asked_for(words,
     assert f"dupe_factor: {passes}\n" in printed
 
 
-def test_unknown_key_in_a_config_file_is_refused(tmp_path, megabert_data):
-    (tmp_path / "build.yaml").write_text("sources: [{input: 'a.txt'}]\nvocab_sise: 3\n")
-    said = megabert_data("build", "--config", tmp_path / "build.yaml", "--output", "x", "--print-config", code=2).err
-    assert "did you mean vocab_size" in said
-
-
 def test_peek_shows_masks_in_place(built, megabert_data):
     shard = sorted((built.folder / "instances" / "64").glob("train-*.arrow"))[0]
     shown = megabert_data("peek", f"{shard}:3").out
@@ -87,13 +63,6 @@ def test_peek_shows_masks_in_place(built, megabert_data):
     megabert_data("peek", shard, code=3)
 
 
-def test_dry_run_writes_nothing(texts, tmp_path, megabert_data):
-    write_jsonl(tmp_path / "in.jsonl", texts[:5])
-    printed = megabert_data("build", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out", "--dry-run").out
-    assert "1 files" in printed
-    assert not (tmp_path / "out").exists()
-
-
 def test_vocab_writes_a_tokenizer_once(texts, tmp_path, megabert_data):
     write_jsonl(tmp_path / "in.jsonl", texts[:30])
     arguments = ["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "v"), "--vocab-size", "600"]
@@ -102,45 +71,34 @@ def test_vocab_writes_a_tokenizer_once(texts, tmp_path, megabert_data):
     assert "not empty" in megabert_data(*arguments, code=3).err
 
 
-def test_unknown_tokens_that_the_sample_missed_are_warned_of(texts, tokenizer_folder, tmp_path, capsys, monkeypatch):
+def test_unknown_tokens_that_the_sample_missed_are_warned_of(texts, tokenizer, small_build, monkeypatch):
     monkeypatch.setattr("data_prep.steps.step2_vocabulary.require_fit", lambda report, where: None)
-    write_jsonl(tmp_path / "in.jsonl", [text.replace("the", "\u4e16\u754c") for text in texts[:20]])
-    flags = ["--tokenizer", str(tokenizer_folder), "--lengths", "64", "--dupe-factor", "1", "--validation-share", "0"]
-    arguments = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
-    assert main(["build", *arguments, *flags]) == 0
-    assert "of the tokens are [UNK]" in capsys.readouterr().err
+    unknown = [text.replace("the", "\u4e16\u754c") for text in texts[:20]]
+    assert "of the tokens are [UNK]" in small_build("--tokenizer", tokenizer, texts=unknown).err
 
 
-def test_plots_are_pictures(built, tmp_path, capsys):
-    assert main(["stats", str(built.folder), "--plots", str(tmp_path / "plots")]) == 0
-    names = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert names == {"lengths-64.png", "lengths-128.png", "sources.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
-    assert "picture" in capsys.readouterr().out
+def test_plots_are_pictures(built, tmp_path, megabert_data):
+    assert "picture" in megabert_data("stats", built.folder, "--plots", tmp_path / "plots").out
+    contents = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
+    assert contents.keys() == {"lengths-64.png", "lengths-128.png", "sources.png"}
+    assert all(content.startswith(b"\x89PNG") for content in contents.values())
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "code", "message"),
     [
-        (("--clean", "duplicate_documents"), "clean.rules=duplicate_documents: compares all documents"),
-        (("--seed", "1"), "--seed"),
+        (("--clean", "duplicate_documents"), 2, "clean.rules=duplicate_documents: compares all documents"),
+        (("--seed", "1"), 2, "--seed"),
+        (("--config", "vocab.yaml"), 2, "tokenizer=somewhere: says the vocabulary already"),
+        (("--output", "in.jsonl/out"), 3, "Not a directory"),
     ],
 )
-def test_settings_that_change_nothing_of_a_vocabulary_are_refused(flags, message, tmp_path, capsys, megabert_data):
-    write_jsonl(tmp_path / "in.jsonl", ["Some text."])
-    with contextlib.suppress(SystemExit):
-        assert main(["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), *flags]) == 2
-    assert message in capsys.readouterr().err
-    file = tmp_path / "vocab.yaml"
-    file.write_text("tokenizer: somewhere\n")
-    said = megabert_data(
-        "vocab", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out", "--config", file, code=2
-    ).err
-    assert "tokenizer=somewhere: says the vocabulary already" in said
-
-
-def test_an_output_that_cannot_be_is_refused_before_the_training(tmp_path, capsys, monkeypatch):
-    write_jsonl(tmp_path / "in.jsonl", ["Some text."])
+def test_what_no_vocabulary_can_have_is_refused_before_the_training(
+    flags, code, message, tmp_path, monkeypatch, megabert_data
+):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("data_prep.commands.vocab.train_vocabulary", None)
-    assert main(["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "in.jsonl" / "out")]) == 3
-    assert "Not a directory" in capsys.readouterr().err
+    write_jsonl(tmp_path / "in.jsonl", ["Some text."])
+    (tmp_path / "vocab.yaml").write_text("tokenizer: somewhere\n")
+    output = [] if "--output" in flags else ["--output", "out"]
+    assert message in megabert_data("vocab", "--input", "in.jsonl", *output, *flags, code=code).err

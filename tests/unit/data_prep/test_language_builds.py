@@ -4,12 +4,11 @@ import json
 import random
 
 import pytest
-from support.fasttext_models import WORDS, lid_176, model_bytes
+from support.fasttext_models import WORDS, model_bytes
 from unit.data_prep.builds import Stopping, hashes
 
 from data_prep.checks.stats import describe_corpus
 from data_prep.config.build import BuildConfig, SourceConfig
-from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.arrow_files import checked_table
 from data_prep.documents.document_set import EXTRACTED
 from data_prep.execution.executors import Executor, ProcessExecutor
@@ -104,17 +103,6 @@ def test_sources_are_cut_by_the_rules_of_their_languages(folder, tmp_path):
     )
 
 
-@pytest.mark.parametrize("has_model", [False, True], ids=["py3langid", "lid.176"])
-def test_documents_of_a_mixed_file_are_cut_by_the_rules_of_their_languages(folder, tmp_path, has_model):
-    if has_model:
-        pytest.importorskip("fasttext", reason="pip install fasttext-predict")
-    model = str(lid_176()) if has_model else None
-    source = SourceConfig(input=str(folder / "mixed.jsonl"), language="auto")
-    groups = zip(*(documents_of(language)[0] for language in SENTENCES), strict=True)
-    expected = [document for group in groups for document in group]
-    assert extracted(config_of(source, language_model=model), tmp_path) == expected
-
-
 def test_order_and_workers_change_no_byte_of_a_mixed_build(folder, tmp_path):
     given = build_shards(config_of(*by_source(folder)), tmp_path / "given", Executor())
     assert corpus_of(given.folder)["languages_by_source"] == {code: {code: DOCUMENTS} for code in SENTENCES}
@@ -185,21 +173,6 @@ def test_languages_of_unknown_codes_are_cut_as_english_and_counted(tmp_path, sma
     assert f"languages of {path}: dyu 20, en 20, und 20" in shown
     reason = "as the code is neither of two letters (ISO 639-1) nor of a Wikipedia"
     assert f"cut by English rules, {reason}: dyu 20, und 20" in shown
-
-
-def test_rule_on_languages_keeps_those_of_each_source(folder, tmp_path):
-    mixed = str(folder / "mixed.jsonl")
-    sources = (
-        SourceConfig(input=mixed, name="german", language="de"),
-        SourceConfig(input=str(folder / "*xed.jsonl"), name="web", language="auto"),
-    )
-    clean = CleanConfig(rules=("language",), languages=("en", "ko"))
-    corpus = corpus_of(build_shards(config_of(*sources, clean=clean), tmp_path / "out", Executor()).folder)
-    assert corpus["languages_by_source"] == {"german": {"de": DOCUMENTS}, "web": {"en": DOCUMENTS, "ko": DOCUMENTS}}
-    assert corpus["documents_by_source"] == {"german": 5 * DOCUMENTS, "web": 5 * DOCUMENTS}
-    assert corpus["rules"]["language"]["documents"] == 7 * DOCUMENTS
-    # The source of German text drops the English document with which the file begins.
-    assert corpus["examples"]["language"][0].startswith(f"{mixed} byte 0: 'Mr. Hale left the old harbour at dawn.")
 
 
 def test_build_of_one_language_counts_none_and_identifies_nothing(folder, tmp_path, monkeypatch):

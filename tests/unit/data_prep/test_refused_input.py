@@ -142,11 +142,6 @@ def test_vocabulary_without_mask_is_refused_before_anything_is_written(tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-def test_literal_special_tokens_are_text(tmp_path, small_build, megabert_data):
-    small_build(texts=[f"He wrote [MASK] and [SEP] there. {SENTENCES}"] * 9)
-    megabert_data("verify", tmp_path / "out", "--workers", "1")
-
-
 def test_table_without_a_row_is_an_empty_corpus(tmp_path, small_build):
     with pa.ipc.new_file(tmp_path / "a.arrow", pa.schema([("text", pa.string())])):
         pass

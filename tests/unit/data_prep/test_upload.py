@@ -77,7 +77,9 @@ def test_unfit_targets_are_refused_before_the_build(server, small_build, tmp_pat
         require_target("s3://name:word@corpus/mine")
     with pytest.raises(DataError, match="cannot be written"):
         require_target("s3://no-such-bucket/mine")
-    assert "only read by this protocol" in small_build("--output", server.url, "--dry-run", texts=TEXTS, code=2).err
+    for url in (server.url, "memory://mine"):
+        refused = small_build("--output", url, "--dry-run", texts=TEXTS, code=2).err
+        assert "nothing is stored for others by this protocol" in refused
     require_target("s3://corpus/mine")
     assert [line.split()[0] for line in server.requests if "corpus/mine/" in line] == ["PUT", "DELETE"]
     server.faults = [("corpus", "500 always")]

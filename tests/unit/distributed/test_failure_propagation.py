@@ -82,18 +82,7 @@ def test_store_that_is_gone_hides_no_error(ranks, monkeypatch):
     assert ranks[1].report(torn) is torn
 
 
-def test_rank_that_waits_for_ever_is_ended_with_the_first_ones_code(ranks, monkeypatch):
-    monkeypatch.setattr(first_failure, "_POLL_S", 0.02)
-    monkeypatch.setattr(first_failure, "_GRACE_S", 0.02)
-    ended, codes = threading.Event(), []
-    monkeypatch.setattr(first_failure.os, "_exit", lambda code: (codes.append(code), ended.set()))
-    with ranks[2].watching():
-        ranks[1].report(DataError("torn shard"))
-        assert ended.wait(20)
-    assert codes[0] == 3
-
-
-def test_rank_that_is_ended_finishes_its_writing_first(ranks, monkeypatch):
+def test_rank_that_waits_for_ever_is_ended_with_the_first_ones_code_and_finishes_its_writing_first(ranks, monkeypatch):
     monkeypatch.setattr(first_failure, "_POLL_S", 0.02)
     monkeypatch.setattr(first_failure, "_GRACE_S", 0.02)
     ended, order, may_finish = threading.Event(), [], threading.Event()

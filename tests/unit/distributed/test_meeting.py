@@ -26,17 +26,6 @@ def port(monkeypatch):
     return free
 
 
-def test_ranks_meet_at_one_store(port, monkeypatch):
-    monkeypatch.setattr(meeting, "_worlds", itertools.repeat(0))  # the ranks are threads of one process here
-    stores = {}
-    other = threading.Thread(target=lambda: stores.update({1: meet(1, 2, patience_s=60.0)}))
-    other.start()
-    stores[0] = meet(0, 2, patience_s=60.0)
-    other.join()
-    stores[0].set("word", "said")
-    assert stores[1].get("word") == b"said"
-
-
 @pytest.mark.parametrize(("rank", "awaited"), [(0, r"rank 1, 2 of 3 at MASTER_ADDR"), (1, r"rank 0 at MASTER_ADDR")])
 def test_rank_says_whom_it_waits_for_and_gives_up(port, caplog, rank, awaited):
     with pytest.raises(MeetingError, match=rf"waited for {awaited}=127.0.0.1, MASTER_PORT={port}: .*since") as error:

@@ -10,7 +10,7 @@ from support.faulty_server import proxying, serving_files
 
 from megabert.foundation import remote_files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
-from megabert.foundation.remote_files import fetch_file, find_secret, read_remote, store_file
+from megabert.foundation.remote_files import fetch_file, find_secret, persistently, read_remote, remote, store_file
 
 CONTENT = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -59,6 +59,21 @@ def test_response_that_stays_spoilt_is_an_error_and_leaves_nothing(kind, server,
         assert "Upload it again" in str(refused.value)
     else:
         assert "Check the URL, the network and your credentials" in str(refused.value)
+
+
+def test_size_that_a_server_cannot_say_is_asked_for_again(server):
+    """fsspec asks by HEAD, then by GET, and reports any failure of both as a missing file."""
+    server.faults = [("HEAD /shard", "500"), ("GET /shard", "503")]
+
+    def size_of(name):
+        with remote(f"{server.url}/{name}") as (filesystem, path):
+            return filesystem.size(path)
+
+    assert persistently(lambda: size_of("shard")) == len(CONTENT)
+    server.requests.clear()
+    with pytest.raises(DataError, match=r"nothing: cannot be read \(not there"):
+        persistently(lambda: size_of("nothing"))
+    assert len(server.requests) == 2
 
 
 def test_missing_or_refused_file_is_asked_for_once(server, tmp_path):

@@ -12,7 +12,6 @@ from unit.models.test_bert import model_of
 from megabert.downstream.export.config_json import config_json
 from megabert.models.convert import to_huggingface
 from megabert.models.deberta import positions_of
-from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import SpecialIds
 
 CONFIGS = {
@@ -30,17 +29,6 @@ DECODING = replace(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-
-
-@pytest.fixture(params=CONFIGS)
-def config(request) -> ModelConfig:
-    return CONFIGS[request.param]
-
-
-def test_absolute_positions_and_segments_are_absent(config):
-    names = {name for name, _ in model_of(config, **OPTIONS).named_parameters()}
-    assert not any("position_embeddings" in name or "token_type" in name for name in names)
-    assert "bert.encoder.relative.weight" in names
 
 
 @pytest.mark.parametrize(("span", "farthest"), [(256, 512), (8, 64), (8, 20), (6, 512), (9, 40), (32, 33)])

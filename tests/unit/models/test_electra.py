@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from support.tiny_models import tiny_config
+from unit.models.test_bert import whole_and_parts
 
 from megabert.models.build import build_model, initialize
 from megabert.models.electra import DISCRIMINATOR_WEIGHT, replace_tokens
@@ -13,13 +14,11 @@ from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 
 CONFIG = tiny_config("electra", embedding_size=24, generator_size=0.5)
+DEBERTAS = ("pos_att_type", "share_att_key", "norm_rel_ebd")
 DEBERTA = dataclasses.replace(
     CONFIG,
     family="deberta-v3",
-    **{
-        name: getattr(ModelConfig(family="deberta-v3"), name)
-        for name in ("pos_att_type", "share_att_key", "norm_rel_ebd")
-    },
+    **{name: getattr(ModelConfig(family="deberta-v3"), name) for name in DEBERTAS},
     position_buckets=8,
     position_biased_input=False,
     type_vocab_size=0,
@@ -75,9 +74,8 @@ def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
     positions = batch.masked_positions_M[: batch.num_masked]
     logits_MV = torch.full((len(batch.masked_positions_M), 70), -torch.inf)
     right = torch.arange(batch.num_masked) % 2 == 0
-    drawn = torch.where(
-        right, batch.masked_ids_M[: batch.num_masked], (batch.masked_ids_M[: batch.num_masked] + 1) % 70
-    )
+    masked = batch.masked_ids_M[: batch.num_masked]
+    drawn = torch.where(right, masked, (masked + 1) % 70)
     logits_MV[torch.arange(batch.num_masked), drawn] = 0.0
     logits_MV[batch.num_masked :] = 0.0
     ids_T, is_replaced_T = replace_tokens(batch, logits_MV)
@@ -90,26 +88,13 @@ def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
 
 @BOTH
 def test_draws_depend_neither_on_packing_nor_on_neighbours(config, make_batch):
-    batch = make_batch([30, 25, 12], vocab_size=70)
-    model = model_of(config)
+    batch, parts = whole_and_parts(make_batch)
+    model, total = model_of(config), 0.0
     whole = model(batch, with_logits=True)
-    total = 0.0
-    for sequence in range(3):
-        first, stop = batch.cu_seqlens[sequence : sequence + 2].tolist()
-        is_here = (batch.masked_positions_M >= first) & (batch.masked_positions_M < stop)
-        alone = type(batch)(
-            input_ids_T=batch.input_ids_T[first:stop],
-            position_ids_T=batch.position_ids_T[first:stop],
-            segment_ids_T=batch.segment_ids_T[first:stop],
-            cu_seqlens=torch.tensor([0, stop - first], dtype=torch.int32),
-            masked_positions_M=batch.masked_positions_M[is_here] - first,
-            masked_ids_M=batch.masked_ids_M[is_here],
-            next_sentence_label_B=batch.next_sentence_label_B[sequence : sequence + 1],
-            instance_seeds_B=batch.instance_seeds_B[sequence : sequence + 1],
-            max_seqlen=stop - first,
-        )
-        output = model(alone, with_logits=True)
-        torch.testing.assert_close(output.rtd_logits_T, whole.rtd_logits_T[first:stop], rtol=1e-4, atol=1e-5)
+    for part, first, stop in zip(parts, (0, 20), (20, 40), strict=True):
+        output = model(part, with_logits=True)
+        logits_T = output.rtd_logits_T[: stop - first]
+        torch.testing.assert_close(logits_T, whole.rtd_logits_T[first:stop], rtol=1e-4, atol=1e-5)
         total += loss_of(output).item()
     assert total == pytest.approx(loss_of(whole).item(), rel=1e-5)
 

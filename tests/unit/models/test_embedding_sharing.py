@@ -24,22 +24,18 @@ def gradients_of(way, term, make_batch):
     return trained, generators.grad is not None and bool(generators.grad.any())
 
 
-def test_only_shared_embeddings_of_the_generator_are_trained_by_the_discriminator(make_batch):
-    for way, reaches_generator, own in (
-        ("disentangled", False, DIFFERENCE),
-        ("shared", True, WORDS),
-        ("separate", False, WORDS),
-    ):
-        trained, has_gradient = gradients_of(way, "rtd", make_batch)
-        assert has_gradient == reaches_generator, way
-        assert own in trained, way
-        assert not any(name.startswith("generator.") for name in trained)
+WAYS = {"disentangled": DIFFERENCE, "shared": WORDS, "separate": WORDS}
+"""Ways to share, and the table that the discriminator trains."""
 
 
-@pytest.mark.parametrize("way", ["disentangled", "shared", "separate"])
-def test_generator_trains_its_own_embeddings_and_never_the_difference(way, make_batch):
-    trained, has_gradient = gradients_of(way, "mlm", make_batch)
-    assert has_gradient
+@pytest.mark.parametrize("way", WAYS)
+def test_which_embeddings_each_of_the_two_models_trains(way, make_batch):
+    trained, reaches_generator = gradients_of(way, "rtd", make_batch)
+    assert reaches_generator == (way == "shared")
+    assert WAYS[way] in trained
+    assert not any(name.startswith("generator.") for name in trained)
+    trained, reaches_generator = gradients_of(way, "mlm", make_batch)
+    assert reaches_generator
     assert DIFFERENCE not in trained
     assert (WORDS in trained) == (way != "separate")
 
@@ -63,38 +59,31 @@ def test_whole_tables_and_back():
     back = trained_tables(whole, {WORDS, DIFFERENCE})
     assert back[WORDS].equal(trained[WORDS])
     torch.testing.assert_close(back[DIFFERENCE], trained[DIFFERENCE])
-    assert trained_tables(whole, {WORDS, GENERATOR_WORDS}) == whole
+    for wanted in ({WORDS, GENERATOR_WORDS}, {WORDS, "classifier.weight"}):  # a task has no generator
+        assert trained_tables(whole, wanted) == whole
     del whole[GENERATOR_WORDS]  # a discriminator alone: the new generator begins with its embeddings
     assert not trained_tables(whole, {WORDS, DIFFERENCE})[DIFFERENCE].any()
 
 
-@pytest.mark.parametrize("old", ["disentangled", "shared", "separate"])
-@pytest.mark.parametrize("new", ["disentangled", "shared", "separate"])
+@pytest.mark.parametrize("old", WAYS)
+@pytest.mark.parametrize("new", WAYS)
 def test_weights_start_a_model_that_shares_in_another_way(old, new, make_batch):
     source, model = model_of(sharing(old)), model_of(sharing(new))
     for parameter in source.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     state = whole_tables({name: value.detach() for name, value in source.named_parameters()})
+    weights = InitialWeights(source="run", tokenizer_sha256="", read=lambda: state)
     if new == "shared" != old:
         with pytest.raises(CheckpointError, match=r"^run: generator and discriminator have a table.*separate\.$"):
-            load_initial_weights(model, weights(state))
+            load_initial_weights(model, weights)
         return
-    assert load_initial_weights(model, weights(state)) == []
+    assert load_initial_weights(model, weights) == []
     batch = make_batch([30, 25], vocab_size=70)
     for model_, source_ in ((model, source), (model.generator, source.generator)):
         torch.testing.assert_close(
             model_.bert.embeddings.word_embeddings(batch.input_ids_T),
             source_.bert.embeddings.word_embeddings(batch.input_ids_T),
         )
-
-
-def weights(state):
-    return InitialWeights(source="run", tokenizer_sha256="", read=lambda: state)
-
-
-def test_tables_of_both_serve_a_task_whose_model_has_no_generator():
-    whole = {WORDS: torch.ones(6, 4), GENERATOR_WORDS: torch.zeros(6, 4)}
-    assert trained_tables(whole, {WORDS, "classifier.weight"}) == whole
 
 
 def test_shared_layers_norms_and_positions_belong_to_one_model_each():

@@ -26,13 +26,6 @@ def test_presets_have_the_papers_size(preset, millions):
     assert round((count_encoder_parameters(config) + head) / 1e6) in (millions, millions + 1)
 
 
-def test_only_the_decoder_has_a_bias_and_the_first_layer_one_norm_less():
-    names = {name for name, _ in model_of(PLAIN, **OPTIONS).named_parameters()}
-    assert [name for name in names if "bias" in name] == ["cls.predictions.decoder.bias"]
-    norms = [name for name in names if name.endswith("attention.LayerNorm.weight")]
-    assert sorted(norms) == [f"bert.encoder.layer.{n}.attention.LayerNorm.weight" for n in range(1, 5)]
-
-
 def test_outputs_start_smaller_the_more_layers_there_are():
     shape = torch.Size([64, 64])
 

@@ -53,13 +53,6 @@ def test_pieces_are_kept_averaged_or_unknown(state, caplog):
     assert result["cls.predictions.transform.dense.weight"] is state["cls.predictions.transform.dense.weight"]
 
 
-def test_same_vocabulary_keeps_every_row(state):
-    transfer = plan_transfer(wordpiece(OLD), wordpiece(OLD))
-    assert transfer.kept == len(OLD)
-    rows = transfer_vocabulary(state, transfer)["bert.embeddings.word_embeddings.weight"]
-    assert torch.equal(rows[: len(OLD)], state["bert.embeddings.word_embeddings.weight"][: len(OLD)])
-
-
 def test_kinds_of_tokenizers_share_what_they_write_alike():
     texts = ["the whale reads the sea", "reading whales", "바다는 넓다 바다는 깊다"] * 20
     byte_bpe, words = (

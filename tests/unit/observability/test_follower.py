@@ -216,12 +216,11 @@ def stand_in(tmp_path, monkeypatch):
     return place
 
 
-def write_steps(run_dir, steps, resumed_step=0, pause_s=0.0):
+def write_steps(run_dir, steps, resumed_step=0):
     logging = LoggingConfig(trackers=("wandb",))
     writer = MetricWriter(run_dir, resumed_step=resumed_step, logging=logging)
     for step in steps:
         writer.write(step, {"train/loss": float(step)})
-        time.sleep(pause_s)
     writer.close()
 
 

@@ -14,10 +14,10 @@ from unittest import mock
 
 import torch
 import triton.language as tl
+from compiled_resources import compile_launch
 from launched_ops import cases
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, compile, make_backend
-from triton.runtime.jit import JITFunction, create_function_from_signature
+from triton.runtime.jit import JITFunction
 
 from megabert.ops.triton_support import device_functions, tile_sizes
 
@@ -27,12 +27,7 @@ CARDS = {"gfx942": 64, "gfx90a": 64, "gfx1100": 32}
 
 def compiled(target: GPUTarget, function, args, options) -> dict:
     """Return what a kernel takes: vector registers, those that spill, bytes of shared memory, matrix instructions."""
-    backend = make_backend(target)
-    options |= {"debug": False, "instrumentation_mode": ""}
-    binder = create_function_from_signature(function.signature, function.params, backend)
-    bound, specialization, rest = binder(*args, **options)
-    parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
-    kernel = compile(ASTSource(function, signature, constants, attributes), target=target, options=parsed.__dict__)
+    kernel = compile_launch(target, function, args, options)
     text = kernel.asm["amdgcn"]
     registers, spilled = (int(re.search(rf"\.{name}:\s+(\d+)", text)[1]) for name in ("vgpr_count", "vgpr_spill_count"))
     matrix = len(re.findall("v_w?mma|v_mfma", text))

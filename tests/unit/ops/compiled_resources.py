@@ -60,6 +60,16 @@ def resources(kernel) -> dict[str, int | None]:
     }
 
 
+def compile_launch(target: GPUTarget, function, args, options):
+    """Return a kernel compiled for a card that is not there, exactly as a launch with these arguments compiles it."""
+    backend = make_backend(target)
+    options |= {"debug": False, "instrumentation_mode": ""}
+    binder = create_function_from_signature(function.signature, function.params, backend)
+    bound, specialization, rest = binder(*args, **options)
+    parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
+    return triton.compile(ASTSource(function, signature, constants, attributes), target=target, options=parsed.__dict__)
+
+
 class Compiler:
     """Stands in for Triton's launch."""
 
@@ -70,14 +80,8 @@ class Compiler:
 
     def run(self, function, *args, grid, warmup, **options):
         """Compile what would be launched."""
-        target = GPUTarget("cuda", self.card, 32)
-        backend = make_backend(target)
-        options |= {"debug": False, "instrumentation_mode": ""} | ({"num_stages": self.stages} if self.stages else {})
-        binder = create_function_from_signature(function.signature, function.params, backend)
-        bound, specialization, rest = binder(*args, **options)
-        parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
-        source = ASTSource(function, signature, constants, attributes)
-        kernel = triton.compile(source, target=target, options=parsed.__dict__)
+        options |= {"num_stages": self.stages} if self.stages else {}
+        kernel = compile_launch(GPUTarget("cuda", self.card, 32), function, args, options)
         name = f"{function.fn.__name__} {self.label}"
         taken = self.resources[name] = resources(kernel)
         if self.counts and self.card in SIMULATED and function.fn.__name__ in LOOPS:
@@ -138,32 +142,25 @@ def main() -> None:
 
 def write_budget(table: dict) -> None:
     """Registers are rounded up to 8, which is how a card deals them out. Reasons for waiting are kept."""
-    lines = [
-        f"  {json.dumps(name)}: "
-        + json.dumps(
-            {card: [-(-t["registers"] // 8) * 8, t["stack"], t["shared"], t["in_flight"]] for card, t in cards.items()}
-        )
-        for name, cards in table.items()
-    ]
-    loops = [f"  {json.dumps(name)}: {json.dumps(list(loop.values()))}" for name, loop in loops_of(table).items()]
-    cycles = [f"  {json.dumps(name)}: {json.dumps(cards)}" for name, cards in cycles_of(table).items()]
+
+    def limits(taken: dict) -> list:
+        return [-(-taken["registers"] // 8) * 8, taken["stack"], taken["shared"], taken["in_flight"]]
+
     head = {"triton": triton.__version__, "columns": ["registers", "stack bytes", "shared bytes", "in flight"]}
     head["cycle columns"] = ["clocks of a pass but for its tiles", "clocks of a tile"]
     head["loop columns"] = ["instructions an element", "those of the ALU pipe", "matrix instructions of the old kind"]
-    reasons = json.loads(BUDGET.read_text())["waits with nothing in flight"]
-    waits = [f"  {json.dumps(name)}: {json.dumps(reason)}" for name, reason in reasons.items()]
-    body = (
-        ', "waits with nothing in flight": {\n'
-        + ",\n".join(waits)
-        + '\n}, "kernels": {\n'
-        + ",\n".join(lines)
-        + '\n}, "loops": {\n'
-        + ",\n".join(loops)
-        + '\n}, "cycles": {\n'
-        + ",\n".join(cycles)
-        + "\n}}\n"
-    )
-    BUDGET.write_text(json.dumps(head)[:-1] + body)
+    waits = "waits with nothing in flight"
+    sections = {
+        waits: json.loads(BUDGET.read_text())[waits],
+        "kernels": {name: {card: limits(taken) for card, taken in cards.items()} for name, cards in table.items()},
+        "loops": {name: list(loop.values()) for name, loop in loops_of(table).items()},
+        "cycles": cycles_of(table),
+    }
+    text = json.dumps(head)[:-1]
+    for section, rows in sections.items():
+        lines = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        text += f", {json.dumps(section)}: {{\n" + ",\n".join(lines) + "\n}"
+    BUDGET.write_text(text + "}\n")
 
 
 def print_markdown(table: dict) -> None:

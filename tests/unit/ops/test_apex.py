@@ -1,12 +1,11 @@
 """The Apex binding against a stand-in that has Apex's documented signature; it has not met a real Apex."""
 
-import importlib.machinery
 import sys
-import types
 
 import pytest
 import torch
 from torch.nn import functional
+from unit.optim.test_apex_lamb import install
 
 from megabert.ops.backend import apex_obstacle, apex_status
 from megabert.ops.layer_norm.api import layer_norm
@@ -19,11 +18,8 @@ def apex_stand_in(monkeypatch):
         return functional.layer_norm(input, normalized_shape, weight, bias, eps)
 
     names = ("apex", "apex.normalization", "apex.normalization.fused_layer_norm", "fused_layer_norm_cuda")
-    modules = {name: types.ModuleType(name) for name in names}
-    modules[names[2]].fused_layer_norm_affine = fused_layer_norm_affine
-    for name, module in modules.items():
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        monkeypatch.setitem(sys.modules, name, module)
+    install(monkeypatch, *names)
+    sys.modules[names[2]].fused_layer_norm_affine = fused_layer_norm_affine
     yield
     sys.modules.pop("megabert.ops.layer_norm.apex", None)
 
@@ -49,14 +45,9 @@ def test_absent_apex_is_named_with_its_source():
     assert apex_status().startswith("apex: absent (optional); to build it: git clone https://github.com/NVIDIA/apex")
 
 
-def test_apex_that_is_there_is_an_obstacle_on_a_cpu_only(apex_stand_in):
+def test_apex_status_names_what_a_partial_build_lacks(apex_stand_in, monkeypatch):
     assert apex_obstacle("cuda") is None
     assert "needs a CUDA GPU" in apex_obstacle("cpu")
-
-
-def test_apex_status_names_what_a_partial_build_lacks(apex_stand_in, monkeypatch):
     assert apex_status().startswith("apex: without its modules amp_C (optional); to build them: git clone")
-    amp_c = types.ModuleType("amp_C")
-    amp_c.__spec__ = importlib.machinery.ModuleSpec("amp_C", None)
-    monkeypatch.setitem(sys.modules, "amp_C", amp_c)
+    install(monkeypatch, "amp_C")
     assert apex_status() == "apex: importable (optional); choose it with ops.layer_norm=apex or ops.lamb=apex"

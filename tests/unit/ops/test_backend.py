@@ -67,11 +67,6 @@ def test_the_table_names_functions_that_exist():
         assert name in names, run
 
 
-@pytest.mark.parametrize("op", CALLS)
-def test_auto_and_torch_run_on_a_cpu(op):
-    assert torch.equal(CALLS[op]("auto"), CALLS[op]("torch"))
-
-
 def test_auto_takes_the_first_that_can_run_and_says_once_why(caplog):
     table = (
         Backend("fast", lambda: "fast", lambda device: None if device == "cuda" else "it needs a GPU"),

@@ -6,19 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from unit.ops.test_dense import Sum
 
-from megabert.ops.dense import FEW_ROWS, _Embedding, add_product_, table_gradient
-
-
-class Sum:
-    """A float32 sum of gradients."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.total = torch.zeros_like(like, dtype=torch.float32)
-
-    def add_product(self, left_RT: Tensor, right_TE: Tensor) -> None:
-        """Add a product."""
-        add_product_(self.total, left_RT, right_TE, is_first=False)
+from megabert.ops.dense import FEW_ROWS, _Embedding, table_gradient
 
 
 def gradient(table_RE: Tensor, ids_T: Tensor, grad_TE: Tensor, lookup) -> tuple[Tensor, Tensor | None]:
@@ -41,7 +31,7 @@ def test_rows_and_their_gradient_are_those_of_torch(rows):
 
 def test_gradient_of_a_small_table_goes_to_its_sum():
     table_RE, ids_T, grad_TE = torch.randn(2, 8), torch.tensor([0, 1, 1, 0, 1]), torch.randn(5, 8)
-    total = Sum(table_RE)
+    total = Sum(2, 8)
     _, rest = gradient(table_RE, ids_T, grad_TE, lambda ids, table: _Embedding.apply(ids, table, total))
     assert rest is None
     torch.testing.assert_close(total.total, gradient(table_RE, ids_T, grad_TE, functional.embedding)[1])

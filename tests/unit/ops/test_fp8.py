@@ -3,11 +3,12 @@
 import pytest
 import torch
 from torch._meta_registrations import meta_scaled_mm
+from unit.ops.test_dense import Sum
 
 from megabert.engine.engine import refuse_precision
 from megabert.foundation.errors import ConfigError
 from megabert.ops import fp8
-from megabert.ops.dense import add_product_, dense, sum_products_in
+from megabert.ops.dense import dense, sum_products_in
 from megabert.ops.fp8 import cast_rows, obstacle, row_product, row_product_reference, scales_of
 from megabert.settings.config.model import ModelConfig
 
@@ -112,14 +113,8 @@ def test_output_and_gradients_match_float64(tokens, dtype, generator):
 
 
 def test_a_sum_gets_the_weights_gradient_in_16_bits(generator):
-    class Sum:
-        total = torch.zeros(OUTPUTS, INPUTS)
-
-        def add_product(self, left, right):
-            add_product_(self.total, left, right, is_first=True)
-
     x, w, grad = rows(generator, 33, INPUTS), rows(generator, OUTPUTS, INPUTS), rows(generator, 33, OUTPUTS)
-    kept = Sum()
+    kept = Sum(OUTPUTS, INPUTS)
     sum_products_in(w.requires_grad_(), kept)
     dense(x.requires_grad_(), w, in_fp8=True).backward(grad)
     assert w.grad is None

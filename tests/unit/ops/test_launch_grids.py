@@ -6,6 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from triton.runtime.jit import JITFunction
+from unit.ops.test_specialization import meta, run_ops
 
 from megabert.observability.flops import fp8_work
 from megabert.ops import fp8
@@ -16,16 +17,12 @@ from megabert.ops.attention.disentangled.cpu import DisentangledSequences, Relat
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
-from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dense import dense
-from megabert.ops.dropout import AttentionDropout, Dropout, Heads
-from megabert.ops.gated_gelu.triton import gated_gelu_triton
+from megabert.ops.dropout import Heads
 from megabert.ops.layer_norm.triton import layer_norm_triton
 from megabert.ops.triton_support import tile_sizes
-from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 from megabert.settings.config.model import ModelConfig
 
-TOKENS, HEADS = 1_200_000, 16
 MOST_BEYOND_THE_FIRST = 65_535  # CUDA C++ programming guide, technical specifications by compute capability
 
 
@@ -39,30 +36,8 @@ def launches(monkeypatch):
     return recorded
 
 
-def meta(*shape, dtype=torch.bfloat16):
-    return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
-
-
 def test_grids_of_a_million_tokens_can_be_launched(launches):
-    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), 7)
-    x, bias = meta(TOKENS, 256), meta(256)
-    site = Dropout(0.1, keys)
-    dropped_triton(x, site)
-    cu_seqlens = meta(TOKENS // 128 + 1, dtype=torch.int32)
-    probabilities = AttentionDropout(0.1, meta(TOKENS // 128, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
-    heads = Heads(HEADS, probabilities)
-    relative = RelativePositions(meta(255, 256), meta(255, 256), meta(255, dtype=torch.int32))
-    for out in (
-        bias_gelu_triton(x, bias, approximate=False),
-        gated_gelu_triton(x, approximate=False),
-        layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site, False)[0],
-        attention_triton(meta(TOKENS, 3 * 256), DenseSequences(cu_seqlens, 128), heads),
-        disentangled.disentangled_attention_triton(
-            meta(TOKENS, 3 * 256), relative, DisentangledSequences(cu_seqlens, 128), heads
-        ),
-        cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],
-    ):
-        out.backward(torch.empty_like(out))
+    run_ops(1_200_000, 200_000, 9_375)
     assert {"dropout_tile", "bias_gelu_forward", "cross_entropy_backward"} <= {name for name, _ in launches}
     assert [launch for launch in launches if max(launch[1][1:], default=1) > MOST_BEYOND_THE_FIRST] == []
 

@@ -98,31 +98,6 @@ def optimizer_of(parameters, backend, **fields):
     return optimizer
 
 
-@pytest.mark.parametrize("weight_decay", [0.1, 0.0])
-def test_apex_variant_equals_fused_lamb_with_its_defaults(weight_decay, apex_stand_in):
-    weights = random_tensors()
-    weights["dense.bias"].zero_()
-    ours, theirs = ({name: torch.nn.Parameter(w.clone()) for name, w in weights.items()} for _ in range(2))
-    optimizer = optimizer_of(ours, "torch", lamb_variant="apex", weight_decay=weight_decay)
-    decayed = {name: weight_decay if name == "dense.weight" else 0.0 for name in theirs}
-    groups = [{"params": [theirs[name]], "weight_decay": decay} for name, decay in decayed.items()]
-    published = FusedLAMB(groups, lr=0.1)  # DeepLearningExamples passes nothing else
-    for step in range(1, 21):
-        gradients = {name: 10 * gradient for name, gradient in random_tensors().items()}
-        norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
-        for name, gradient in gradients.items():
-            theirs[name].grad = gradient.clone()
-            ours[name].grad = gradient / max(1.0, float(norm))  # the engine's part
-        with torch.no_grad():
-            published.step()
-        optimizer.step(StepSettings(lr=0.1, bias_step=step))
-    for name, parameter in theirs.items():
-        torch.testing.assert_close(ours[name], parameter, rtol=1e-12, atol=0)
-    undecayed = {name: ratio for name, ratio in optimizer.trust_ratios.items() if not decayed[name]}
-    assert undecayed
-    assert set(undecayed.values()) == {1.0}
-
-
 @pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper"])
 def test_apex_takes_the_same_steps_as_ours(variant, apex_stand_in, on_any_device):
     weights = random_tensors()

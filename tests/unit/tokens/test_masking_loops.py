@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from unit.tokens.test_masking import CLS, MASK, SEP, VOCAB, make_instances
+from unit.tokens.test_masking import CLS, MASK, SEP, VOCAB, make_instances, places_of
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.randomness.keyed import below, mix, stream, uniform
@@ -122,7 +122,7 @@ def test_lengths_of_spans_are_geometric():
 def test_a_span_is_replaced_as_one():
     ids, offsets, keys = make_instances([200] * 2000)
     masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=MaskingOptions(mask_unit="span"))
-    places = masked.positions_M + np.repeat(offsets[:-1], np.diff(masked.offsets))
+    places = places_of(masked, offsets)
     is_mask = masked.ids_T[places] == MASK
     is_neighbour = np.diff(places) == 1
     assert is_neighbour.mean() > 0.5

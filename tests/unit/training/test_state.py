@@ -50,8 +50,7 @@ def test_skipped_batch_holds_the_schedule_but_consumes_data():
     state = after_loss(after(TrainerState(), 1), None, NO_SPIKES)
     assert (state.step, state.phase_step, state.batches, state.samples) == (1, 1, 2, 8)
     assert (state.skipped_steps, state.skipped_in_a_row) == (1, 1)
-    assert after(state, 1).skipped_in_a_row == 0
-    assert after(state, 1).skipped_steps == 1
+    assert (after(state, 1).skipped_steps, after(state, 1).skipped_in_a_row) == (1, 0)
 
 
 def test_first_batch_of_a_phase_is_known_whatever_was_skipped():
@@ -71,15 +70,6 @@ def test_phases_follow_each_other():
     state = state.next_phase()
     assert (state.phase, state.phase_step, state.step, [*state.positions]) == (1, 0, 2, ["a"])
     assert after(state, 1).is_done(CONFIG)
-
-
-def test_phase_over_the_same_shards_continues_where_the_earlier_one_ended():
-    state = after(TrainerState(data_sha256=(("a",), ("b",), ("a",))), 2)
-    state = after(state.next_phase(), 1)
-    assert state.positions["b"] == DataPosition(0, 4), "shards of its own, from the first instance"
-    state = state.next_phase()
-    assert state.positions["a"] == DataPosition(0, 8)
-    assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
 def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
@@ -206,7 +196,7 @@ def test_phase_switch_is_no_spike():
 
 
 def test_without_a_rule_nothing_is_a_spike_and_nothing_is_kept():
-    state = TrainerState()
+    state = state_at(3, spikes_in_a_row=2, recent_losses=(1.0, 1.0))  # of an earlier start, which had the rule
     for loss in [1.0] * 100 + [1e9]:
         state = after_loss(state, loss, NO_SPIKES)
     assert (state.recent_losses, state.spikes_in_a_row, state.bad_data) == ((), 0, BlamedData())
@@ -255,24 +245,16 @@ def test_intervals_and_ends_of_phases():
     assert [step for step in steps if state_at(step).is_checkpoint_due(SCHEDULE)] == [15, 30]
 
 
-def test_best_state_is_saved_at_once():
-    assert state_at(20, best_step=20).is_checkpoint_due(SCHEDULE)
-    assert not state_at(20, best_step=10).is_checkpoint_due(SCHEDULE)
-
-
-def test_spike_is_saved_only_where_a_phase_ends_with_it():
-    assert not state_at(15, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
-    assert state_at(30, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
-    assert not state_at(30, spikes_in_a_row=3).is_checkpoint_due(SCHEDULE), "a rollback is about to happen"
-
-
-def test_best_on_held_out_text_is_saved_even_if_its_loss_was_a_spike():
-    spiking = state_at(20, spikes_in_a_row=1)
-    assert not state_at(15, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
-    assert not spiking.is_checkpoint_due(SCHEDULE)
-    assert replace(spiking, best_step=20, best_loss=1.0).is_checkpoint_due(SCHEDULE)
-
-
-def test_a_start_without_the_rule_forgets_the_spikes():
-    state = after_loss(state_at(3, spikes_in_a_row=2, recent_losses=(1.0, 1.0)), 9.0, NO_SPIKES)
-    assert (state.spikes_in_a_row, state.recent_losses) == (0, ())
+@pytest.mark.parametrize(
+    ("step", "fields", "is_due"),
+    [
+        (20, {"best_step": 20}, True),
+        (20, {"best_step": 10}, False),
+        (15, {"spikes_in_a_row": 1}, False),  # saved only if a phase ends with the spike, or if the state is the best
+        (30, {"spikes_in_a_row": 1}, True),
+        (20, {"spikes_in_a_row": 1, "best_step": 20, "best_loss": 1.0}, True),
+        (30, {"spikes_in_a_row": 3}, False),  # a rollback is about to happen
+    ],
+)
+def test_best_state_is_saved_at_once_and_a_spike_seldom(step, fields, is_due):
+    assert state_at(step, **fields).is_checkpoint_due(SCHEDULE) == is_due

@@ -1,16 +1,12 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from megabert.engine.engine import UpdateResult
-from megabert.models.bert import MLM, NSP, PretrainingOutput, Term
+from megabert.models.bert import MLM, PretrainingOutput, Term
 from megabert.models.electra import BINS
-from megabert.optim import StepSettings
-from megabert.training import step as step_module
-from megabert.training.step import accumulate, area_under_curve, means_of, sums_of, update, weighted_loss, zero_sums
+from megabert.training.step import area_under_curve, means_of, sums_of, weighted_loss, zero_sums
 
 TERMS = (MLM, Term("rtd", "tokens", 50.0))
 COUNTS = {"masked": 10, "instances": 2, "tokens": 80}
@@ -61,64 +57,3 @@ def test_area_under_the_curve_is_the_share_of_ordered_pairs():
     pairs = np.sign(replaced[:, None] - original[None]) / 2 + 0.5
     assert area_under_curve(histogram) == pytest.approx(pairs.mean())
     assert area_under_curve(torch.zeros(2, 40)) == 0.5
-
-
-class RecordingEngine:
-    """Takes losses, answers with prepared gradients, and records what it was told."""
-
-    def __init__(self, bad: list[str], losses: list[float]) -> None:
-        self.bad, self.losses = bad, list(losses)
-        self.backward_losses: list[float] = []
-        self.is_last: list[bool] = []
-        self.waited = 0
-        self.module = SimpleNamespace(terms=(MLM, NSP))
-
-    def forward(self, _batch):
-        loss = torch.tensor(self.losses.pop(0), requires_grad=True)
-        zero = torch.tensor(0)
-        return PretrainingOutput(mlm_loss_sum=loss, nsp_loss_sum=loss * 0 + 2, mlm_correct=zero + 3, nsp_correct=zero)
-
-    def backward(self, loss, *, is_last):
-        self.backward_losses.append(float(loss.detach()))
-        self.is_last.append(is_last)
-
-    def wait_for_backward(self):
-        self.waited += 1
-
-    def step(self, settings, sums):
-        is_skipped = bool(self.bad) or not sums.isfinite().all()
-        return UpdateResult(totals=sums, grad_norm=None if is_skipped else 1.5, nonfinite=tuple(self.bad))
-
-
-def run(bad: list[str], losses: list[float]):
-    engine = RecordingEngine(bad, losses)
-    world = SimpleNamespace(
-        size=2, is_main=True, device=torch.device("cpu"), gather=lambda value: [value, ["b.weight"]]
-    )
-    micro_batches = [SimpleNamespace(to=lambda *_, **__: None) for _ in losses]
-    batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4, num_tokens=60)
-    return engine, update(engine, batch, accumulate(engine, batch, world), StepSettings(lr=0.1), world)
-
-
-def test_loss_is_normalised_over_the_global_batch():
-    engine, result = run([], [5.0, 7.0])
-    assert engine.backward_losses == pytest.approx([2 * (5 / 10 + 2 / 4), 2 * (7 / 10 + 2 / 4)])
-    expected = {"loss": 2.2, "mlm_loss": 12 / 10, "mlm_accuracy": 6 / 10, "nsp_loss": 4 / 4, "nsp_accuracy": 0}
-    assert result.losses == pytest.approx(expected)
-    assert result.grad_norm == 1.5
-    assert (engine.is_last, engine.waited) == ([False, True], 1)
-
-
-def test_non_finite_gradients_skip_the_update_and_are_named(caplog):
-    with caplog.at_level("WARNING", logger="megabert"):
-        step_module.logger.propagate = True
-        _, result = run(["a.weight"], [5.0])
-    assert result.is_skipped
-    assert "rank 0 in a.weight" in caplog.text
-    assert "rank 1 in b.weight" in caplog.text
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_non_finite_loss_skips_the_update(loss):
-    _, result = run([], [loss])
-    assert result.is_skipped

@@ -4,15 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.made_shards import SPECIAL_IDS, make_metadata
 
 from data_prep.checks.invariants import RULES, Rules
 from data_prep.documents.arrow_files import offsets_of
 from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.tokens.shards.columns import FlatInstances
-from megabert.tokens.shards.format import ShardMetadata
 from megabert.tokens.shards.shard_file import find_nonsense
 
-SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCAB_SIZE, FIRST_SUBWORD = 40, 25
 IS_SUBWORD = np.arange(VOCAB_SIZE) >= FIRST_SUBWORD
 FORMS = [
@@ -26,10 +25,9 @@ FORMS = [
 ]
 
 
-def make_metadata(**changes):
-    fixed = {"pairing": "balanced", "masking": "static", "mask_unit": "token", "max_seq_length": 24}
-    shape = {"max_predictions_per_seq": 4, "vocab_size": VOCAB_SIZE, "special_ids": SPECIAL_IDS}
-    return ShardMetadata(seed=0, tokenizer_sha256="0" * 64, masked_lm_prob=0.15, **{**fixed, **shape, **changes})
+def metadata_of(**changes):
+    sizes = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": VOCAB_SIZE}
+    return make_metadata(**{**sizes, **changes})
 
 
 def make_rules(metadata):
@@ -49,8 +47,7 @@ def make_rules(metadata):
 )
 def test_lists_of_ids_and_long_words_may_be_cut_inside_a_word(objective, holds_ids, has_short_words, whole):
     tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(has_short_words=has_short_words))
-    rules = Rules.of(make_metadata(objective=objective), tokenizer, holds_ids=holds_ids)
-    assert rules.has_whole_sides is whole
+    assert Rules.of(metadata_of(objective=objective), tokenizer, holds_ids=holds_ids).has_whole_sides is whole
 
 
 def make_side(rng, length):
@@ -135,7 +132,7 @@ def broken_rule(metadata, row):
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())))
 def test_loop_finds_a_rule_that_a_row_breaks(form):
     rng = np.random.default_rng(7)
-    metadata = make_metadata(**form)
+    metadata = metadata_of(**form)
     rules, found = make_rules(metadata), set()
     for _ in range(1500):
         batch = make_batch(rng, metadata, rows=1)
@@ -151,7 +148,7 @@ def test_loop_finds_a_rule_that_a_row_breaks(form):
 
 
 def test_special_token_in_the_text_is_not_made_up_for_by_a_predicted_border():
-    metadata = make_metadata(objective="nsp")
+    metadata = metadata_of(objective="nsp")
     rules = make_rules(metadata)
     ids = np.array([2, 5, 6, 7, 3, 8, 9, 10, 3], np.uint16)
     ends = np.array([0, 1])

@@ -1,13 +1,16 @@
-import json
+"""Cleaning of documents: what each rule drops, counts and shows; and text that would take the square of its length."""
+
 import re
+import time
 
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.clean.cleaner import CONTROLS, Cleaner, find_controls, repair
+from data_prep.clean.cleaner import CONTROLS, Cleaner, excess_of, find_controls, repair
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.records import Problems
+from data_prep.extract import wikipedia
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config import loading
 
@@ -117,10 +120,6 @@ def test_bad_pattern_is_refused(make_config):
         loading.merge_layers(CleanConfig, {"boilerplate": ["("]})
 
 
-def paragraph(name):
-    return f"The paragraph {name} says many things of {name}. " + "It goes on for a while, so that it is seen. " * 2
-
-
 @pytest.fixture
 def corpus_of(build, tokenizer):
     """Return a function that builds shards and returns what their manifest says of the corpus."""
@@ -156,45 +155,21 @@ def test_weights_repeat_and_thin_out_documents(corpus_of, texts, tmp_path):
     assert corpus["dropped"]["documents_without_weight"] == 40 - corpus["kept_documents_by_source"]["half"]
 
 
-@pytest.mark.parametrize("group", [1, 3, 256])
-def test_duplicate_paragraphs_are_kept_in_the_first_document(corpus_of, texts, tmp_path, monkeypatch, group):
-    monkeypatch.setattr("data_prep.clean.grouped_hashes.HASHES_PER_RANGE", 7)
-    monkeypatch.setattr("data_prep.clean.grouped_hashes.MIN_GROUP", group)
-    shared = paragraph("shared")
-    documents = [f"{paragraph(i)}\n{shared}\nShort one.\n{paragraph(i * 10 + 1)}" for i in range(20)]
-    files = [write_jsonl(tmp_path / f"{i}.jsonl", documents[i * 5 : i * 5 + 5]) for i in range(4)]
-    sources = tuple(SourceConfig(input=str(path)) for path in files)
-    corpus = corpus_of(sources, clean=CleanConfig(rules=("duplicate_paragraphs",)))
-    # paragraph(i * 10 + 1) is paragraph(j) for i = 0, 1 and j = 1, 11.
-    assert corpus["rules"]["duplicate_paragraphs"]["paragraphs"] == 19 + 2
-    assert len(corpus["examples"]["duplicate_paragraphs"]) == 3
-
-
-def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, megabert_data):
-    path = tmp_path / "in.jsonl"
-    write_jsonl(path, [*(text + "\nAll rights reserved.\x01" for text in texts[:30]), "Short."])
+def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, small_build, megabert_data):
+    path = write_jsonl(tmp_path / "in.jsonl", [*(text + "\nAll rights reserved.\x01" for text in texts[:30]), "Short."])
     with open(path, "ab") as stream:
         stream.write(b"{broken\n")
-    flags = "--vocab-size 800 --lengths 64 --dupe-factor 1 --workers 1 --validation-share 0 --max-bad-share 0.1"
-    rules = "--clean control_characters boilerplate length"
-    arguments = ["build", "--input", str(path), "--output", str(tmp_path / "out"), *flags.split(), *rules.split()]
-    megabert_data(*arguments)
+    small_build("--input", path, "--max-bad-share", "0.1", "--clean", "control_characters", "boilerplate", "length")
     shown = megabert_data("stats", tmp_path / "out").out
-    assert "cleaned by boilerplate: 30 paragraphs, 600 characters" in shown
-    assert "cleaned by control characters: 30 characters" in shown
-    assert "cleaned by length: 1 documents" in shown
-    assert "bad lines 1" in shown
-    assert "line 32 is no JSON" in shown
+    for words in (
+        "cleaned by boilerplate: 30 paragraphs, 600 characters",
+        "cleaned by control characters: 30 characters",
+        "cleaned by length: 1 documents",
+        "bad lines 1",
+        "line 32 is no JSON",
+    ):
+        assert words in shown
     assert re.search(rf"  boilerplate: {path} byte \d+: '", shown)
-
-
-def test_too_many_unreadable_documents_are_refused(tmp_path, megabert_data):
-    lines = [json.dumps({"text": "A sentence. And another one of it."}) for _ in range(8)]
-    (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{broken", "{broken"]))
-    arguments = ["build", "--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
-    message = megabert_data(*arguments, "--max-bad-share", "0.1", code=3).err
-    assert "2 bad lines of 10 documents cannot be read" in message
-    assert "line 9 is no JSON" in message
 
 
 def test_documents_in_other_languages_are_dropped_by_the_rule_language():
@@ -217,3 +192,50 @@ def test_recorded_verdicts_stand_for_the_rules_on_whole_documents(monkeypatch):
     second = Cleaner(config, Problems(), verdicts=first.verdicts)
     assert [second.clean(text, "") for text in texts] == kept
     assert second.counts == first.counts
+
+
+def test_text_that_would_take_the_square_of_its_length_is_left_out():
+    problems = Problems()
+    assert Cleaner(CleanConfig(), problems).clean("a" + "\u0301\u0327" * 1000, "a.txt byte 7") is None
+    assert problems.counts == {"excessive_documents": 1}
+    assert problems.examples["excessive_documents"][0].startswith("a.txt byte 7: ")
+
+
+@pytest.mark.parametrize("name", ["gopher_max_top_ngrams", "gopher_max_repeated_ngrams"])
+def test_bounds_of_more_lengths_of_runs_than_make_sense_are_refused(name):
+    CleanConfig(rules=(), **{name: (0.1,) * 20})
+    with pytest.raises(ValueError, match="at most 20 items"):
+        CleanConfig(rules=(), **{name: (0.1,) * 21})
+
+
+def test_sound_text_is_kept_however_long_it_is():
+    assert excess_of("e\u0301" * 10_000) == ""
+
+
+def test_repair_reads_a_long_word_once():
+    word = "\u4eca" * 300_000  # from each of its letters to its end would be 10^11 characters
+    text = f"caf\u00e9\u201d {word}"
+    assert repair(text) == text
+
+
+SOUND = (
+    "The [[ship|boat]] left {{when|x}}.<ref>{{cite|a=b}}</ref><br><!-- {{ --><nowiki>[[</nowiki>\n"
+    "== Head ==\n{|\n| a || [http://b c]\n|}\n* one\n"
+)
+UNCLOSED = ["{{a|", "{|\n| a\n", "<ref>a ", '<ref name="a ', "[[a|", "<!-- a ", "{{a|}} {{a|", "{{a|<ref>}}</ref>"]
+
+
+@pytest.mark.parametrize("markup", UNCLOSED)
+def test_markup_that_never_closes_is_found_in_time(markup):
+    start = time.process_time()
+    assert "without end" in wikipedia.markup_excess(markup * 60_000)
+    assert time.process_time() - start < 5
+
+
+def test_heading_that_never_closes_is_found():
+    assert "heading" in wikipedia.markup_excess("== a " * 10_000)
+
+
+def test_sound_markup_is_kept():
+    assert wikipedia.markup_excess(SOUND * 1000) == ""
+    assert wikipedia.markup_excess("{{a|" * 20 + SOUND * 500) == ""

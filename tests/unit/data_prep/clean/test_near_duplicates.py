@@ -1,18 +1,21 @@
-"""Near duplicates: similar texts are found as often as the theory says, and the text alone decides which one stays."""
+"""Near duplicates: similar texts are found as often as the theory says, clusters are those of union-find."""
 
 import itertools
 import math
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from unit.data_prep.builds import Stopping, hashes
-from unit.data_prep.conftest import write_jsonl
+from support.soak import in_soak
+from unit.data_prep.builds import hashes
+from unit.data_prep.conftest import begun_build, write_jsonl
 
 from data_prep.checks import stats
 from data_prep.checks.stats import describe_corpus, example_lines
 from data_prep.clean import cleaner, grouped_hashes, near_duplicates
-from data_prep.clean.near_duplicates import Signature
+from data_prep.clean.grouped_hashes import HashPlan, distinct, write_rows
+from data_prep.clean.near_duplicates import KEYS, DocumentFates, Signature, find_near_copies, sibling_path
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
@@ -176,14 +179,6 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut_and_ordered(shards_of,
     assert shards_of(shuffled, chunk_mib=0.005)[0] == expected
 
 
-def test_stopped_build_continues_to_the_same_bytes(shards_of, copied, tmp_path):
-    expected, _ = shards_of(copied)
-    for tasks in (1, 3, 6, 9, 12, 15):
-        with pytest.raises(KeyboardInterrupt):
-            shards_of(copied, folder=tmp_path, files=2, executor=Stopping(tasks))
-    assert shards_of(copied, folder=tmp_path, files=2)[0] == expected
-
-
 def test_paragraphs_of_a_dropped_document_stay_in_the_one_that_is_kept(shards_of, copied):
     """The rule on paragraphs counts no document that was dropped as a near copy."""
     both = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
@@ -213,3 +208,75 @@ def test_clusters_are_shown_from_small_to_large():
 def test_rule_without_exact_copies_is_refused():
     with pytest.raises(ValueError, match="exact copies would stay; add duplicate_documents"):
         CleanConfig(rules=("near_duplicates",))
+
+
+def clusters_of(edges):
+    """Return the smallest of its cluster for each number, by union-find."""
+    parents = {}
+
+    def root(node):
+        while parents.setdefault(node, node) != node:
+            parents[node] = node = parents[parents[node]]
+        return node
+
+    for a, b in edges:
+        low, high = sorted((root(a), root(b)))
+        parents[high] = low
+    return {node: root(node) for node in parents}
+
+
+def find_planted(folder, config, edges, chunks, monkeypatch, rows=1 << 21):
+    """Plant edges in files of chunks without keys; return the fate of each document and the counts."""
+    monkeypatch.setattr(near_duplicates, "HASHES_PER_RANGE", rows)
+    near = folder / "work" / "near"
+    (folder / "work" / "records").mkdir(parents=True)
+    near.mkdir()
+    (folder / "build.json").touch()
+    pairs = np.sort(np.array(edges, np.uint64).T, axis=0)[::-1]
+    for chunk in range(chunks):
+        own = distinct(pairs[:, chunk::chunks])
+        keys = np.tile(np.unique(own), (2, 1))  # each document has a key that no other one has
+        write_rows(near / KEYS.format(chunk), keys)
+        write_rows(sibling_path(near / KEYS.format(chunk), "edges"), own)
+    build = begun_build(folder, config)
+    gathered, counts = find_near_copies(build, HashPlan.of(chunks, 2 * len(edges)))
+    fates = {}
+    for chunk in range(chunks):
+        fates |= DocumentFates(gathered(chunk), chunk)._fates
+    return fates, counts
+
+
+def hashes_of(count):
+    return [hash_text(f"document {number}") for number in range(count)]
+
+
+def shapes():
+    chance, nodes = random.Random(5), hashes_of(600)
+    middle = nodes[0]
+    return {
+        "chain": list(pairwise(nodes)),
+        "sorted chain": list(pairwise(sorted(nodes))),
+        "star": [(middle, node) for node in nodes[1:]],
+        "star of the largest": [(max(nodes), node) for node in nodes if node != max(nodes)],
+        "random": [tuple(chance.sample(nodes, 2)) for _ in range(400)],
+        "one pair": [(nodes[0], nodes[1])],
+    }
+
+
+@pytest.mark.parametrize("shape", shapes())
+@pytest.mark.parametrize(("chunks", "rows"), [(3, 40), *in_soak((1, 1 << 21))])
+def test_planted_clusters_are_union_finds_in_few_rounds(make_config, tmp_path, monkeypatch, shape, chunks, rows):
+    edges = shapes()[shape]
+    fates, counts = find_planted(tmp_path, make_config(), edges, chunks, monkeypatch, rows)
+    expected = clusters_of(edges)
+    sizes = {root: sum(own == root for own in expected.values()) for root in expected.values()}
+    assert fates == {node: sizes.get(node, 0) for node in expected}
+    assert (counts["clusters"], counts["documents"]) == (len(sizes), len(expected))
+    assert sum(counts["sizes"].values()) == len(sizes)
+    assert counts["rounds"] <= 2 * math.log2(len(expected)) or len(expected) == 2
+
+
+def test_no_edges_give_no_cluster(make_config, tmp_path, monkeypatch):
+    fates, counts = find_planted(tmp_path, make_config(), np.zeros((0, 2)), 2, monkeypatch)
+    assert not fates
+    assert (counts["clusters"], counts["rounds"], counts["huge"]) == (0, 1, {})

@@ -13,7 +13,6 @@ from data_prep.clean.paragraph_copies import ParagraphHashes, ParagraphOwners, f
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
-from data_prep.execution.executors import Executor
 
 LONG = 10
 
@@ -117,25 +116,6 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut(build, tokenizer, tmp_
         assert other[1]["rules"] == corpus["rules"]
     assert corpus["rules"]["duplicate_paragraphs"]["paragraphs"] > 100
     assert corpus["rules"]["length"]["documents"] == 18 + 2
-
-
-def test_paragraph_of_a_dropped_document_stays_in_another(build, tmp_path, repetitive):
-    """The first document of the chunk has it, and is too short."""
-    shared = text_of(1000)
-    assert repetitive[0] == shared
-    extracted = []
-
-    class Looking(Executor):
-        def run(self, function, tasks):
-            for index, task in enumerate(tasks):
-                result = function(task)
-                if getattr(task, "step", "") == "extract":
-                    extracted.append(next((tmp_path / "out" / "work" / "extract").glob("*.arrow")).read_bytes())
-                yield index, result
-
-    clean = CleanConfig(rules=("length", "duplicate_paragraphs"), min_characters=300)
-    build("out", Looking(), texts=repetitive[:120], clean=clean, vocab_size=400)
-    assert extracted[0].count(shared.encode()) == 1
 
 
 def test_document_that_loses_too_much_is_dropped(build, repetitive):

@@ -25,13 +25,7 @@ def test_codes_of_three_letters_stand_for_known_codes_of_two():
 
 
 def test_languages_of_unknown_codes_are_cut_as_english():
-    assert [splitter_code(code) for code in ("de", "yue", "dyu", "und", "zxx")] == [
-        "de",
-        "yue",
-        "en",
-        "en",
-        "en",
-    ]
+    assert [splitter_code(code) for code in ("de", "yue", "dyu", "und", "zxx")] == ["de", "yue", "en", "en", "en"]
 
 
 def test_variants_are_identified_as_their_language():

@@ -31,13 +31,55 @@ def test_input_of_equal_size_and_time_is_refused(build, texts, tmp_path):
         build(**own)
 
 
-@pytest.mark.parametrize("part", ["instances/64/train-00001-01.arrow", "documents/train-00001.arrow"])
-def test_file_of_equal_size_and_time_is_made_anew(built, own_copy, build, part):
-    content = bytearray((own_copy / part).read_bytes())
+def flip(copy, other, part):
+    content = bytearray((copy / part).read_bytes())
     content[len(content) // 2] ^= 1
-    rewrite_unnoticed(own_copy / part, content)
+    rewrite_unnoticed(copy / part, content)
+
+
+def swap_counts(copy, other, step):
+    """The hash of a record is of its name, its files and its counts together."""
+    records = copy / "work" / "records" / f"{step}.jsonl"
+    lines = [line for line in records.read_bytes().splitlines() if line]
+    counts = [line[line.index(b'"counts"') :] for line in lines]
+    swapped = zip(lines, [*counts[1:], counts[0].replace(b"a", b"b", 1)], strict=True)
+    records.write_bytes(b"".join(line[: line.index(b'"counts"')] + own + b"\n" for line, own in swapped))
+
+
+def take_another_builds(copy, other, part):
+    """A shard and its record, both sound, of a build with another seed."""
+    for name in (part, "work/records/instances-64.jsonl"):
+        (copy / name).write_bytes((other().folder / name).read_bytes())
+
+
+def replace_record(copy, other, content):
+    records = copy / "work" / "records" / "instances-64.jsonl"
+    lines = records.read_bytes().splitlines(keepends=True)
+    records.write_bytes(b"".join(content if b"train-00001-00" in line else line for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        *((flip, part) for part in ("instances/64/train-00001-01.arrow", "documents/train-00001.arrow")),
+        *((swap_counts, step) for step in ("documents", "instances-64", "tokenizer")),
+        (take_another_builds, "instances/64/train-00001-00.arrow"),
+        (replace_record, b""),
+        (replace_record, b'{"name": "train-00001-00"'),
+        (replace_record, b'{"sha256": "0", "name": "train-00001-00\n\0\xff\n'),
+    ],
+)
+def test_damage_is_noticed_and_made_anew(built, own_copy, build, damage, what):
+    damage(own_copy, lambda: build("other", seed=1), what)
     build(own_copy)
     assert hashes(own_copy) == hashes(built.folder)
+
+
+def test_damaged_statistics_of_a_manifest_are_written_again(built, own_copy, build):
+    manifest = own_copy / "instances" / "64" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"full_length": ', b'"full_length": 1'))
+    build(own_copy)
+    assert manifest.read_bytes() == (built.folder / "instances" / "64" / "manifest.json").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -67,48 +109,6 @@ def test_damaged_state_is_named_with_the_remedy(own_copy, build, content):
     (own_copy / "build.json").write_text(content)
     with pytest.raises(DataError, match=r"build\.json: damaged or edited \(.*\)\. Delete the folder"):
         build(own_copy)
-
-
-@pytest.mark.parametrize("step", ["documents", "instances-64", "tokenizer"])
-def test_counts_that_changed_places_are_not_believed(built, own_copy, build, step):
-    """The hash of a record is of its name, its files and its counts together."""
-    records = own_copy / "work" / "records" / f"{step}.jsonl"
-    lines = [line for line in records.read_bytes().splitlines() if line]
-    counts = [line[line.index(b'"counts"') :] for line in lines]
-    swapped = zip(lines, [*counts[1:], counts[0].replace(b"a", b"b", 1)], strict=True)
-    records.write_bytes(b"".join(line[: line.index(b'"counts"')] + other + b"\n" for line, other in swapped))
-    build(own_copy)
-    assert hashes(own_copy) == hashes(built.folder)
-
-
-def test_records_of_another_build_are_not_believed(built, own_copy, build):
-    """A shard and its record, both sound, of a build with another seed."""
-    other = build("other", seed=1).folder
-    for part in ("instances/64/train-00001-00.arrow", "work/records/instances-64.jsonl"):
-        (own_copy / part).write_bytes((other / part).read_bytes())
-    build(own_copy)
-    assert hashes(own_copy) == hashes(built.folder)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b'{"name": "train-00001-00"', b'{"sha256": "0", "name": "train-00001-00\n\0\xff\n']
-)
-def test_unit_with_a_damaged_record_is_done_again(built, own_copy, build, content):
-    records = own_copy / "work" / "records" / "instances-64.jsonl"
-    before = records.read_bytes().splitlines(keepends=True)
-    (line,) = (line for line in before if b"train-00001-00" in line)
-    records.write_bytes(b"".join(content if other == line else other for other in before))
-    build(own_copy)
-    assert line in records.read_bytes()
-    assert hashes(own_copy) == hashes(built.folder)
-
-
-def test_damaged_statistics_of_a_manifest_are_written_again(built, own_copy, build):
-    manifest = own_copy / "instances" / "64" / "manifest.json"
-    before = manifest.read_bytes()
-    manifest.write_bytes(before.replace(b'"full_length": ', b'"full_length": 1'))
-    build(own_copy)
-    assert manifest.read_bytes() == before
 
 
 def sealed_again(path, context, change):

@@ -48,13 +48,6 @@ def test_state_file_cut_off_by_a_kill_is_no_foreign_file(build, tmp_path):
     assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
-def test_finished_build_is_left_as_it_is(own_copy, build, capsys):
-    before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")}
-    build(own_copy)
-    assert {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")} == before
-    assert "done before" in capsys.readouterr().err
-
-
 def test_unit_that_was_recorded_twice_is_counted_once(own_copy, build):
     """A shard that was deleted is written again, and recorded again."""
     manifest = own_copy / "instances" / "64" / "manifest.json"

@@ -33,12 +33,6 @@ def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, build, monk
     assert shards_and_documents(folder) == shards_and_documents(built.folder)
 
 
-def test_order_of_input_does_not_matter(build, tokenizer, texts):
-    """Documents are ordered by the hash of their text, so only the vocabulary could differ; it is given here."""
-    first, second = (build(str(step), texts=texts[::step], tokenizer=tokenizer).folder for step in (1, -1))
-    assert shards_and_documents(first) == shards_and_documents(second)
-
-
 @pytest.mark.parametrize("pieces", ["wordpiece", *in_soak("unigram")])
 def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(build, texts, tmp_path, monkeypatch, pieces):
     monkeypatch.setattr(step2_vocabulary, "TRAINING_CHARACTERS", sum(map(len, texts)) // 2)
@@ -73,13 +67,3 @@ def test_copies_of_a_document_fall_into_one_split_and_differ(build, texts):
     keys = [key for bucket in range(len(documents.bucket_starts) - 1) for key in documents.document_keys(bucket)]
     assert len(keys) % 3 == 0
     assert len(set(keys)) == len(keys)
-
-
-def test_held_out_documents_stay_when_others_are_added(built, build, tokenizer, texts):
-    more = [*texts, "Another one. It is short.", "And one more. It is too."]
-    folder = build(texts=more, tokenizer=tokenizer, seed=9).folder
-    before, after = (
-        DocumentSet.open(place / "documents", "validation", 2000).document_keys(0).tolist()
-        for place in (built.folder, folder)
-    )
-    assert set(before) <= set(after)

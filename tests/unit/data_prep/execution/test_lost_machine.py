@@ -1,22 +1,24 @@
-"""Builds whose workers die, that are interrupted, or whose disk is full."""
+"""Builds whose workers die, whose disk is full or lost, on nodes that see other files, and with clocks that jump."""
 
 import errno
 import itertools
 import os
 import resource
-import signal
+import shutil
 import subprocess
-import sys
-import textwrap
 import time
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from unit.data_prep.conftest import FLAGS, SENTENCES, files_of
+from unit.data_prep.builds import hashes
+from unit.data_prep.conftest import FLAGS, SENTENCES, begun_build, files_of
 
 from data_prep.documents.arrow_files import write_batches
-from data_prep.execution.executors import ProcessExecutor
+from data_prep.execution import work_units
+from data_prep.execution.executors import Executor, ProcessExecutor
+from data_prep.execution.work_units import run_unit
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError, HaltedError
 
 
@@ -39,30 +41,6 @@ def test_dead_worker_is_reported_with_its_task():
         ProcessExecutor(2) as executor,
     ):
         list(executor.run(die_at_three, tasks))
-
-
-def test_workers_end_at_ctrl_c_in_the_middle_of_a_task():
-    code = "import signal, time\nfrom data_prep.execution.executors import ProcessExecutor\n" + textwrap.dedent("""
-        if __name__ == "__main__":
-            # A script that runs the tests in the background has them ignore Ctrl-C, and so would this process.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            with ProcessExecutor(2) as executor:
-                print(*[pid for _, pid in executor.run(eval, ["__import__('os').getpid()"] * 9)], flush=True)
-                list(executor.run(time.sleep, [60] * 2))
-        """)
-    command = [sys.executable, "-X", "faulthandler", "-c", code]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    workers = {int(pid) for pid in child.stdout.readline().split()}
-    time.sleep(0.5)
-    child.send_signal(signal.SIGINT)
-    try:
-        _, message = child.communicate(timeout=30)  # below the task's minute
-    except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGABRT)  # faulthandler then writes where each thread stands
-        pytest.fail(f"Ctrl-C did not end it: {child.communicate()[1]}")
-    assert message.count("KeyboardInterrupt") == 1
-    assert workers
-    assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
 
 
 @pytest.mark.parametrize("small_disk", ["300k"], indirect=True)
@@ -106,3 +84,76 @@ def test_write_that_fails_names_the_file(tmp_path):
             write_batches(tmp_path / "a.arrow", pa.schema([("ids", pa.int64())]), [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+YEAR_NS = 365 * 24 * 3600 * 10**9
+
+
+class Losing(Executor):
+    """Loses something after some tasks."""
+
+    def __init__(self, tasks, lose):
+        self.left, self.lose = tasks, lose
+
+    def run(self, function, tasks):
+        for index, task in enumerate(tasks):
+            self.left -= 1
+            if self.left == 0:
+                self.lose()
+            yield index, function(task)
+
+
+@pytest.mark.parametrize("lost", ["work", ""])
+@pytest.mark.parametrize("tasks", [4, 9])
+def test_folder_that_is_lost_ends_the_build_and_the_next_has_the_same_bytes(built, make_config, tmp_path, lost, tasks):
+    output = tmp_path / "out"
+    with pytest.raises(DataError, match="the same") as error:
+        build_shards(make_config(), output, Losing(tasks, lambda: shutil.rmtree(output / lost)))
+    assert str(output) in str(error.value)
+    assert not (output / "instances").exists()
+    build_shards(make_config(), output, Executor())
+    assert hashes(output) == hashes(built.folder)
+
+
+def unit_of(build, function):
+    return build.unit("tokens", "000000-000", function, None)
+
+
+def changed(_):
+    raise DataError("a.jsonl: changed while the build read it (5 bytes before, 7 now).")
+
+
+def broken(_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO), "tokens/a.arrow")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [(changed, DataError, "a.jsonl: changed"), (broken, HaltedError, "tokens/a.arrow: Input")],
+)
+def test_node_that_fails_is_named(make_config, own_copy, monkeypatch, function, kind, words):
+    unit = unit_of(begun_build(own_copy, make_config(), host="first"), function)
+    monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
+    with pytest.raises(DataError, match=f"{words}.* on the node second, and first hands the units out") as raised:
+        run_unit(unit)
+    assert raised.type is kind
+
+
+def test_node_that_does_not_see_the_output_writes_nothing(make_config, tmp_path, monkeypatch):
+    unit = unit_of(begun_build(tmp_path / "elsewhere", make_config(), host="first"), changed)
+    monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
+    with pytest.raises(HaltedError, match=r"not mounted here.* on the node second"):
+        run_unit(unit)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("years", [-60, 30])
+def test_clock_that_jumps_changes_nothing(built, own_copy, make_config, capsys, years):
+    """Files that seem to be of another time are hashed, and are what they were."""
+    before = hashes(own_copy)
+    for path in [*own_copy.rglob("*.arrow"), *own_copy.rglob("*.jsonl")]:
+        then = path.stat().st_mtime_ns + years * YEAR_NS
+        os.utime(path, ns=(then, then))
+    build_shards(make_config(), own_copy, Executor())
+    assert hashes(own_copy) == before
+    assert "done before" in capsys.readouterr().err

@@ -28,20 +28,17 @@ def test_lines_tell_units_rate_and_time_left(clock, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_last_line_is_printed_once_however_long_its_unit_took(clock, capsys):
-    progress = UnitProgress("vocabulary", 1)
-    clock[0] += 30.0
+@pytest.mark.parametrize(
+    ("skipped", "seconds", "said"),
+    [(0, 30.0, "index: 1/1 units, 30.0 s\n"), (2, 0.0, "index: 3/3 units, 2 done before, 0.0 s\n")],
+)
+def test_last_line_is_printed_once_with_units_done_before(clock, capsys, skipped, seconds, said):
+    progress = UnitProgress("index", skipped + 1)
+    progress.skip(skipped)
+    clock[0] += seconds
     progress.advance({})
     progress.close()
-    assert capsys.readouterr().err == "vocabulary: 1/1 units, 30.0 s\n"
-
-
-def test_units_done_before_are_counted_apart(clock, capsys):
-    progress = UnitProgress("index", 3)
-    progress.skip(2)
-    progress.advance({})
-    progress.close()
-    assert capsys.readouterr().err == "index: 3/3 units, 2 done before, 0.0 s\n"
+    assert capsys.readouterr().err == said
 
 
 def test_time_left_waits_until_each_worker_has_started(clock, capsys):

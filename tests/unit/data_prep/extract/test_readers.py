@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from unit.data_prep.conftest import read_chunks
 
 from data_prep.clean.cleaner import paragraphs_of
 from data_prep.config.build import SourceConfig
@@ -12,18 +13,30 @@ from data_prep.steps.document_reader import READERS
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import compose
 
+GREETINGS = [f"\uc548\ub155 {i}." for i in range(30)]
+
 
 def read_all(path, chunk_bytes=1 << 30, **options):
-    files = find_files((SourceConfig(input=str(path), **options),))
-    texts = [
-        text for chunk in plan_chunks(files, chunk_bytes) for _, text in READERS[chunk.file.format](chunk, Problems())
-    ]
-    return [paragraphs_of(compose(text)) for text in texts]
+    return [paragraphs_of(compose(text)) for text in read_chunks(path, chunk_bytes=chunk_bytes, **options)[0]]
 
 
-def test_blank_lines_part_documents(tmp_path):
-    (tmp_path / "a.txt").write_text("\n\n One line. \nTwo.\n \t\nSecond document.\n\n\n\nThird.\n\n")
-    assert read_all(tmp_path / "a.txt") == [["One line.", "Two."], ["Second document."], ["Third."]]
+@pytest.mark.parametrize(
+    ("contents", "documents"),
+    [
+        (
+            [b"\n\n One line. \nTwo.\n \t\nSecond document.\n\n\n\nThird.\n\n"],
+            [["One line.", "Two."], ["Second document."], ["Third."]],
+        ),
+        ([b"First.", b"Second."], [["First."], ["Second."]]),
+        ([b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\nThree.\rFour.\r"], [["One.", "Two."], ["Three.", "Four."]]),
+        (["e\u0301a".encode()], [["\u00e9a"]]),
+    ],
+    ids=["blank lines", "two files", "byte order mark and carriage returns", "composed"],
+)
+def test_plain_text_is_parted_into_documents(tmp_path, contents, documents):
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.txt").write_bytes(content)
+    assert read_all(tmp_path / "*.txt") == documents
 
 
 def test_position_of_a_document_is_its_byte(tmp_path):
@@ -32,22 +45,6 @@ def test_position_of_a_document_is_its_byte(tmp_path):
     (chunk,) = plan_chunks(find_files((SourceConfig(input=str(path)),)), 1 << 30)
     found = [(int(str(position)), text) for position, text in READERS["text"](chunk, Problems())]
     assert found == [(path.read_bytes().index(text.encode()), text) for text in documents]
-
-
-def test_files_do_not_merge(tmp_path):
-    (tmp_path / "a.txt").write_text("First.")
-    (tmp_path / "b.txt").write_text("Second.")
-    assert read_all(tmp_path / "*.txt") == [["First."], ["Second."]]
-
-
-def test_carriage_returns_and_byte_order_mark_are_no_text(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\nThree.\rFour.\r")
-    assert read_all(tmp_path / "a.txt") == [["One.", "Two."], ["Three.", "Four."]]
-
-
-def test_text_is_composed(tmp_path):
-    (tmp_path / "a.txt").write_text("e\u0301a")
-    assert read_all(tmp_path / "a.txt") == [["\u00e9a"]]
 
 
 def test_json_lines_field_is_the_document(tmp_path):
@@ -71,19 +68,17 @@ def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border
 @pytest.mark.parametrize("encoding", ["utf-16", "cp949", "utf-8", "gb18030"])
 def test_encoding_is_that_of_the_source(tmp_path, monkeypatch, encoding):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
-    texts = [f"\uc548\ub155 {i}." for i in range(30)]
-    (tmp_path / "a.txt").write_bytes("\n\n".join(texts).encode(encoding))
-    assert read_all(tmp_path / "a.txt", 50, encoding=encoding) == [[text] for text in texts]
+    (tmp_path / "a.txt").write_bytes("\n\n".join(GREETINGS).encode(encoding))
+    assert read_all(tmp_path / "a.txt", 50, encoding=encoding) == [[text] for text in GREETINGS]
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 64])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-7", "iso2022_kr"])
 def test_files_that_cannot_be_cut_are_read_in_blocks(tmp_path, monkeypatch, encoding, block_bytes):
     monkeypatch.setattr(opening, "BLOCK_BYTES", block_bytes)
-    texts = [f"\uc548\ub155 {i}." for i in range(30)]
-    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in GREETINGS]
     (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode(encoding))
-    assert read_all(tmp_path / "a.jsonl", encoding=encoding) == [[text] for text in texts]
+    assert read_all(tmp_path / "a.jsonl", encoding=encoding) == [[text] for text in GREETINGS]
 
 
 @pytest.mark.parametrize("block_bytes", [3, 1 << 20])
@@ -137,16 +132,16 @@ def test_lines_are_read_as_by_pythons_parser(tmp_path, line):
     assert text_module._stored_text(line.encode(), "text") == json.loads(line)["text"]
 
 
-def test_glob_without_match_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        find_files((SourceConfig(input=str(tmp_path / "*.txt")),))
-    with pytest.raises(DataError, match=r"is a folder.*/\*\.txt"):
-        find_files((SourceConfig(input=str(tmp_path)),))
-
-
-def test_unknown_format_and_encoding_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("*.txt", {}, "no such file"),
+        ("", {}, r"is a folder.*/\*\.txt"),
+        ("a.xyz", {}, "--format text"),
+        ("a.xyz", {"format": "text", "encoding": "utf-9"}, "unknown encoding 'utf-9'"),
+    ],
+)
+def test_input_that_cannot_be_read_is_refused(tmp_path, name, options, says):
     (tmp_path / "a.xyz").write_text("x")
-    with pytest.raises(DataError, match="--format text"):
-        find_files((SourceConfig(input=str(tmp_path / "a.xyz")),))
-    with pytest.raises(DataError, match="unknown encoding 'utf-9'"):
-        find_files((SourceConfig(input=str(tmp_path / "a.xyz"), format="text", encoding="utf-9"),))
+    with pytest.raises(DataError, match=says):
+        find_files((SourceConfig(input=str(tmp_path / name), **options),))

@@ -11,15 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from unit.data_prep.conftest import read_chunks
 
-from data_prep.config.build import SourceConfig
 from data_prep.execution import records
 from data_prep.execution.records import Problems
 from data_prep.extract import columns, inputs
 from data_prep.extract import text as text_module
-from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import find_paths
-from data_prep.steps.document_reader import READERS
 from megabert.foundation.errors import DataError
 
 TEXTS = [f"Document {i} \u00e9 says something of its own." for i in range(50)]
@@ -35,11 +33,8 @@ def zst(data):
 COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": partial(lzma.compress, preset=0), "zst": zst}
 
 
-def read_all(path, problems=None, chunk_bytes=1 << 30, **options):
-    files = find_files((SourceConfig(input=str(path), **options),))
-    chunks = plan_chunks(files, chunk_bytes)
-    problems = problems or Problems()
-    return [text.strip() for chunk in chunks for _, text in READERS[chunk.file.format](chunk, problems)]
+def read_all(path, problems=None, **options):
+    return [text.strip() for text in read_chunks(path, problems, **options)[0]]
 
 
 def jsonl(texts):
@@ -84,30 +79,14 @@ def test_cut_compressed_file_is_reported_and_its_whole_documents_kept(tmp_path, 
     assert read_all(tmp_path / f"b.jsonl.{compression}", Problems(is_strict=False))[-1] in texts
 
 
-def test_damaged_compressed_file_is_reported(tmp_path):
-    packed = bytearray(gzip.compress(os.urandom(200_000).hex().encode()))
-    packed[100_000:100_100] = b"x" * 100
-    (tmp_path / "a.txt.gz").write_bytes(packed)
-    problems = Problems(is_strict=False)
-    read_all(tmp_path / "a.txt.gz", problems)
-    assert sum(problems.counts.values()) == 1
-    assert 0 < problems.lost_bytes <= len(packed)
-
-
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "arrow stream", "dictionary"])
 def test_columns_are_read_in_parts(tmp_path, kind):
     column = pa.array([*TEXTS, None])
     table = pa.table({"body": column.dictionary_encode() if kind == "dictionary" else column, "id": range(51)})
-    path = tmp_path / f"a.{kind.split()[0].replace('dictionary', 'arrow')}"
-    if kind == "parquet":
-        pq.write_table(table, path, row_group_size=7)
-    else:
-        new = pa.ipc.new_stream if "stream" in kind else pa.ipc.new_file
-        with new(str(path), table.schema) as writer:
-            writer.write_table(table, max_chunksize=7)
+    path = tmp_path / ("a.parquet" if kind == "parquet" else "a.arrow")
+    write_table(table, path, pa.ipc.new_stream if kind == "arrow stream" else pa.ipc.new_file, rows=7)
     assert read_all(path, chunk_bytes=1, field="body") == [*TEXTS, ""]
-    files = find_files((SourceConfig(input=str(path), field="body"),))
-    assert len(plan_chunks(files, 1)) <= 8
+    assert len(read_chunks(path, chunk_bytes=1, field="body")[1]) <= 8
     with pytest.raises(DataError, match=r"no column 'text' \(columns: body, id\)"):
         read_all(path)
     with pytest.raises(DataError, match="holds int64, not text"):
@@ -119,6 +98,15 @@ LAYOUTS.append(pa.dictionary(pa.int8(), pa.string()))
 RUNS = pa.run_end_encoded(pa.int32(), pa.string())  # which Parquet does not have
 
 
+def write_table(table, path, new=pa.ipc.new_file, rows=None):
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=rows)
+    else:
+        with new(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows)
+    return path
+
+
 @pytest.mark.parametrize(
     ("layout", "suffix"),
     [*((layout, suffix) for layout in LAYOUTS for suffix in ("parquet", "arrow")), (RUNS, "arrow")],
@@ -127,18 +115,15 @@ RUNS = pa.run_end_encoded(pa.int32(), pa.string())  # which Parquet does not hav
 def test_every_layout_of_strings_is_read(tmp_path, layout, suffix):
     column = pa.array([*TEXTS[:9], TEXTS[8], None, "\u00e9" * 9])
     table = pa.table({"text": pc.run_end_encode(column) if layout == RUNS else column.cast(layout)})
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "parquet":
-        pq.write_table(table, path)
-    else:
-        with pa.ipc.new_file(str(path), table.schema) as writer:
-            writer.write_table(table)
-    assert read_all(path) == [*TEXTS[:9], TEXTS[8], "", "\u00e9" * 9]
+    assert read_all(write_table(table, tmp_path / f"a.{suffix}")) == [*TEXTS[:9], TEXTS[8], "", "\u00e9" * 9]
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path):
+def test_bytes_that_are_no_text_and_no_parquet_are_named(tmp_path):
     pq.write_table(pa.table({"text": [b"one", b"\xff\xfe"]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"row 1 of part 0 of the column 'text' holds binary data that are no UTF-8"):
+        read_all(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read as parquet"):
         read_all(tmp_path / "a.parquet")
 
 
@@ -185,24 +170,20 @@ def test_every_form_of_zstd_within_the_window_is_read(tmp_path, options):
     assert read_all(tmp_path / "b.txt.zst") == read_all(tmp_path / "a.txt")
 
 
-def test_damaged_parquet_is_named(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(DataError, match=r"a\.parquet: cannot be read as parquet"):
-        read_all(tmp_path / "a.parquet")
-
-
-def test_book_is_one_document_and_its_wrapped_lines_are_joined(tmp_path):
-    (tmp_path / "b.txt").write_text("Chapter\n\nIt was\na day\nof rain.\n\nIt went on.\n")
-    assert read_all(tmp_path / "*.txt", format="book") == ["Chapter\nIt was a day of rain.\nIt went on."]
-
-
-def test_wrapped_lines_of_scripts_without_spaces_are_joined_without_one(tmp_path):
-    (tmp_path / "book.txt").write_text(
-        "\u305f\u3079\n\u307e\u3057\u305f\u3002\nThe end\nis near.\n\n\ud55c\uad6d\n\ub9d0", "utf-8"
-    )
-    assert read_all(tmp_path / "book.txt", format="book") == [
-        "\u305f\u3079\u307e\u3057\u305f\u3002 The end is near.\n\ud55c\uad6d \ub9d0"
-    ]
+@pytest.mark.parametrize(
+    ("text", "document"),
+    [
+        ("Chapter\n\nIt was\na day\nof rain.\n\nIt went on.\n", "Chapter\nIt was a day of rain.\nIt went on."),
+        (
+            "\u305f\u3079\n\u307e\u3057\u305f\u3002\nThe end\nis near.\n\n\ud55c\uad6d\n\ub9d0",
+            "\u305f\u3079\u307e\u3057\u305f\u3002 The end is near.\n\ud55c\uad6d \ub9d0",
+        ),
+    ],
+    ids=["with spaces", "without spaces"],
+)
+def test_book_is_one_document_and_its_wrapped_lines_are_joined(tmp_path, text, document):
+    (tmp_path / "b.txt").write_text(text, "utf-8")
+    assert read_all(tmp_path / "*.txt", format="book") == [document]
 
 
 def test_urls_are_read_through_fsspec(tmp_path):
@@ -266,15 +247,11 @@ def test_texts_of_a_table_above_the_limit_are_left_out(tmp_path, monkeypatch):
     for module in (columns, records):
         monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1 << 20)
     table = pa.table({"text": [*TEXTS[:5], "x" * (2 << 20), *TEXTS[5:9]]})
-    pq.write_table(table, tmp_path / "a.parquet")
     encoded = pa.table({"text": table["text"].dictionary_encode()})
-    with pa.ipc.new_file(tmp_path / "b.arrow", encoded.schema) as writer:
-        writer.write_table(encoded)
-    pq.write_table(pa.table({"text": ["x" * (8 << 20)]}), tmp_path / "c.parquet")  # is not even decompressed
+    huge = pa.table({"text": ["x" * (8 << 20)]})  # is not even decompressed
     problems = Problems()
-    assert read_all(tmp_path / "a.parquet", problems) == TEXTS[:9]
-    assert read_all(tmp_path / "b.arrow", problems) == TEXTS[:9]
-    assert read_all(tmp_path / "c.parquet", problems) == []
+    for name, own, texts in (("a.parquet", table, TEXTS[:9]), ("b.arrow", encoded, TEXTS[:9]), ("c.parquet", huge, [])):
+        assert read_all(write_table(own, tmp_path / name), problems) == texts
     assert problems.counts == {"oversized_documents": 3}
 
 

@@ -3,13 +3,11 @@ import gzip
 import html
 
 import pytest
+from unit.data_prep.conftest import read_chunks
 
-from data_prep.config.build import SourceConfig
 from data_prep.execution.records import Problems
 from data_prep.extract import inputs
-from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.wikipedia import Site, plain_text
-from data_prep.steps.document_reader import READERS
 from megabert.foundation.errors import DataError
 
 HEAD = """<mediawiki xml:lang="de"><siteinfo><namespaces>
@@ -56,9 +54,8 @@ def page(title, text, namespace="0", extra=""):
 
 
 def article(index):
-    return (
-        f"Article {index} is '''here''' &mdash; and [[link|goes]] on.\n\nIts second paragraph {{{{cut|{index}}}}} ends."
-    )
+    first = f"Article {index} is '''here''' &mdash; and [[link|goes]] on."
+    return f"{first}\n\nIts second paragraph {{{{cut|{index}}}}} ends."
 
 
 PAGES = [
@@ -71,11 +68,10 @@ PAGES = [
 COUNTS = {"articles": 41, "redirects": 2, "pages_of_other_namespaces": 1}
 
 
-def read_all(path, chunk_bytes=1 << 30, **options):
-    files = find_files((SourceConfig(input=str(path), **options),))
+def read_all(path, chunk_bytes=1 << 30):
     problems = Problems()
-    chunks = plan_chunks(files, chunk_bytes)
-    return [text for chunk in chunks for _, text in READERS[chunk.file.format](chunk, problems)], problems, chunks
+    texts, chunks = read_chunks(path, problems, chunk_bytes)
+    return texts, problems, chunks
 
 
 def test_markup_is_taken_off_and_prose_kept():
@@ -106,12 +102,8 @@ def test_plain_dump_is_cut_between_pages(tmp_path, monkeypatch):
 
 
 def test_namespaces_of_old_dumps_are_told_by_the_title(tmp_path):
-    pages = [
-        page("A: a story", "Text of A.", None),
-        page("Diskussion:A", "Talk.", None),
-        page("R", "#redirect [[A]]", None),
-    ]
-    (tmp_path / "a.xml").write_text(HEAD + "".join(pages))
+    pages = {"A: a story": "Text of A.", "Diskussion:A": "Talk.", "R": "#redirect [[A]]"}
+    (tmp_path / "a.xml").write_text(HEAD + "".join(page(title, text, None) for title, text in pages.items()))
     found, problems, _ = read_all(tmp_path / "a.xml")
     assert found == ["Text of A."]
     assert problems.counts == {"articles": 1, "redirects": 1, "pages_of_other_namespaces": 1}
@@ -152,28 +144,27 @@ def test_multistream_dump_is_read_in_parts(multistream, tmp_path, monkeypatch, i
     assert problems.counts == COUNTS
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:20] + b"xx" + data[22:], lambda _: b""])
-def test_cut_or_damaged_index_is_refused(multistream, tmp_path, damage):
-    path, lines = multistream
-    index = tmp_path / "dewiki-pages-articles-multistream-index.txt.bz2"
-    index.write_bytes(damage(bz2.compress(lines.encode())))
-    with pytest.raises(DataError, match="is cut or damaged"):
-        read_all(path)
+def moved(lines):
+    return "".join(f"{int(line.split(':')[0]) + 40}:1:X\n" for line in lines.splitlines())
 
 
-def test_index_of_another_dump_is_refused(multistream, tmp_path):
-    path, lines = multistream
-    (tmp_path / "dewiki-pages-articles-multistream-index.txt").write_text(lines + "999999999:1:X\n")
-    with pytest.raises(DataError, match="index belongs to another file"):
-        read_all(path)
-
-
-def test_index_with_offsets_inside_streams_is_refused(multistream, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        *(
+            (".bz2", lambda lines, damage=damage: damage(bz2.compress(lines.encode())), "is cut or damaged")
+            for damage in (lambda data: data[:-9], lambda data: data[:20] + b"xx" + data[22:], lambda _: b"")
+        ),
+        ("", lambda lines: f"{lines}999999999:1:X\n".encode(), "index belongs to another file"),
+        ("", lambda lines: moved(lines).encode(), r"no bzip2 stream begins at byte \d+, where the index next to it"),
+    ],
+    ids=["cut", "damaged", "empty", "of another dump", "offsets inside streams"],
+)
+def test_unfit_index_is_refused(multistream, tmp_path, monkeypatch, name, change, says):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     path, lines = multistream
-    wrong = "".join(f"{int(line.split(':')[0]) + 40}:1:X\n" for line in lines.splitlines())
-    (tmp_path / "dewiki-pages-articles-multistream-index.txt").write_text(wrong)
-    with pytest.raises(DataError, match=r"no bzip2 stream begins at byte \d+, where the index next to it names one"):
+    (tmp_path / f"dewiki-pages-articles-multistream-index.txt{name}").write_bytes(change(lines))
+    with pytest.raises(DataError, match=says):
         read_all(path, chunk_bytes=1)
 
 

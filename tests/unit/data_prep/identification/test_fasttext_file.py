@@ -40,12 +40,6 @@ def test_model_has_a_row_for_each_bucket_of_ngrams(model):
         read_labels(model(model_bytes(buckets=7, rows=38)))
 
 
-def test_labels_of_a_real_model_are_read():
-    labels = read_labels(lid_176())  # quantized and pruned
-    assert len(labels) == 176
-    assert {"en", "ko", "zh", "yue", "als"} <= set(labels)
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from support.soak import in_soak
 from unit.data_prep.conftest import pair_options, write_split
-from unit.data_prep.instances.google_comparison import of_fast, of_oracle, segments_of, z_scores
-from unit.data_prep.instances.google_oracle import OracleOptions, create_instances
+from unit.data_prep.instances.google_oracle import of_fast, of_oracle, z_scores
 
 from data_prep.instances.google import heads, pair_google
 from data_prep.instances.pairs import DocumentBucket
@@ -22,19 +21,6 @@ def test_comparison_sees_a_wrong_share(built):
     folder = built.folder / "documents"
     scores = z_scores(of_oracle(folder, 128, 4), of_fast(folder, 124, 4))
     assert max(map(abs, scores.values())) > 6, scores
-
-
-def test_oracle_instances_are_what_their_labels_say(built):
-    segments = segments_of(built.folder / "documents")
-    flat = [bytes(np.concatenate(document).astype(np.uint16)) for document in segments]
-    for instance in create_instances(segments[:10], 1, 3, OracleOptions(64, vocab_size=2000)):
-        ids = np.array(instance.tokens, np.uint16)
-        ids[instance.positions] = instance.originals
-        a, b = bytes(ids[1 : instance.b_start - 1]), bytes(ids[instance.b_start : -1])
-        assert a in flat[instance.document]
-        assert any(b in document for document in flat)
-        if not instance.is_random:
-            assert b in flat[instance.document]
 
 
 def test_heads_are_binomial():

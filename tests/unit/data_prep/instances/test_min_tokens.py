@@ -71,14 +71,10 @@ def test_impossible_bounds_are_refused(changes, message, make_config):
         make_config(**changes)
 
 
-def test_dry_run_says_what_is_left_out(texts, small_build):
+def test_dry_run_and_summary_say_what_is_left_out(texts, tokenizer, small_build):
     flags = ["--lengths", "64", "128", "--min-tokens", "0", "100", "--dry-run"]
     printed = small_build(*flags, texts=[*texts[:20], *(["A short one."] * 20)]).out
     assert "length 128: of 40 documents looked at, about 50%" in printed
     assert "length 64" not in printed
-
-
-def test_summary_says_what_was_left_out(texts, tokenizer, small_build):
     flags = ["--tokenizer", tokenizer, "--lengths", "64", "--min-tokens", "500"]
-    printed = small_build(*flags, texts=[*texts, *texts[0].split("\n")[:20]]).out
-    assert "too short for length 64: " in printed
+    assert "too short for length 64: " in small_build(*flags, texts=[*texts, *texts[0].split("\n")[:20]]).out

@@ -1,9 +1,12 @@
-import pyarrow as pa
+"""Shards of every objective are sound; instances of one segment are whole sentences if they fit."""
+
+import numpy as np
 import pytest
 from support.soak import in_soak
 
 from data_prep.checks.verify import verify
 from data_prep.execution.executors import Executor
+from data_prep.instances.pair_walk_loops import WalkOptions, walk_documents
 
 SHOWN = ("objective", "pairing", "masking")
 """Settings that a shard states."""
@@ -27,23 +30,71 @@ def test_every_objective_gives_sound_shards(changes, build, tokenizer):
         assert vars(manifest.metadata).items() >= {key: stated[key] for key in SHOWN}.items()
 
 
-def test_dynamic_masking_leaves_masks_to_the_loader(build, tokenizer):
-    result = build(tokenizer=tokenizer, dupe_factor=1, lengths=(64,), masking="dynamic")
-    with pa.ipc.open_file(result.folder / "instances/64" / result.manifests[64].shards[0].file) as reader:
-        batch = reader.get_batch(0)
-    assert len(batch["masked_lm_ids"].flatten()) == 0
-    assert result.manifests[64].metadata.special_ids["mask"] not in set(batch["input_ids"].flatten().to_pylist())
-
-
 def test_length_does_not_change_what_another_length_holds(build, built, tokenizer):
     alone, beside = (result.manifests[128] for result in (build(tokenizer=tokenizer, lengths=(128,)), built))
     assert [entry.sha256 for entry in alone.shards] == [entry.sha256 for entry in beside.shards]
 
 
-def test_masked_share_of_whole_words_and_spans_is_that_of_tokens(build, tokenizer):
-    for unit in ("whole_word", "span"):
-        manifest = build(unit, tokenizer=tokenizer, dupe_factor=1, lengths=(64,), mask_unit=unit).manifests[64]
-        counts = manifest.statistics["instances"]["train"]
-        assert 0.13 < counts["masked_tokens"] / counts["tokens"] < 0.16
-        assert 0.75 < counts["shown_as_mask"] / counts["masked_tokens"] < 0.85
-        assert manifest.metadata.masked_lm_prob == 0.15
+LONGEST = 126
+IDS = np.array([100, 1100, 1105, 1106, 9000])
+KEYS = np.array([7, 8, 9, 10], np.uint64)
+
+
+def walk(document_starts, starts_S, short_seq_prob=0.0, min_tokens=0, pass_key=3):
+    options = WalkOptions(np.uint64(pass_key), short_seq_prob, LONGEST, False, min_tokens, False, False)
+    return walk_documents(np.array(document_starts), np.array(starts_S), KEYS[: len(document_starts) - 1], options)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "parts"),
+    [
+        ([60, 66], [126]),
+        ([60, 67], [60, 67]),
+        ([300], [126, 126, 48]),
+        # What is left of a long sentence is joined by the next whole ones, as a sentence of its own would be.
+        ([10, 200, 40, 40], [10, 126, 114, 40]),
+        ([126, 127, 125], [126, 126, 126]),
+        ([1, 127, 1, 127, 1], [1, 126, 2, 126, 2]),
+    ],
+    ids=str,
+)
+def test_instances_end_where_sentences_end_if_one_fits(lengths, parts):
+    starts, stops, _ = walk([0, len(lengths)], np.cumsum([5, *lengths]))
+    assert (stops - starts).tolist() == parts
+    assert (starts[0], stops[-1]) == (5, 5 + sum(lengths))
+    assert (stops[:-1] == starts[1:]).all()
+
+
+@pytest.mark.parametrize("short_seq_prob", [0.0, 0.1, 1.0])
+def test_random_documents_are_used_once(short_seq_prob):
+    rng = np.random.default_rng(0)
+    lengths = np.where(rng.random(400) < 0.1, rng.integers(1, 700, 400), rng.integers(1, 40, 400))
+    starts_S = np.cumsum([50, *lengths])
+    documents = np.array([0, 1, 150, 151, 400])
+    starts, stops, keys = walk(documents, starts_S, short_seq_prob)
+    assert (starts[0], stops[-1]) == (50, starts_S[-1])
+    assert (stops[:-1] == starts[1:]).all()
+    assert len(set(keys.tolist())) == len(keys)
+    assert set(starts_S[documents[1:]].tolist()) <= set(stops.tolist())
+    assert ((stops - starts >= 1) & (stops - starts <= LONGEST)).all()
+    is_cut = ~np.isin(stops, starts_S)
+    assert is_cut.any()
+    assert ((stops - starts == LONGEST) | (short_seq_prob > 0))[is_cut].all()
+
+
+def test_documents_of_ids_are_cut_into_parts_of_the_length_and_short_ones_move_the_cuts():
+    documents = range(len(IDS))
+    starts, stops, _ = walk(documents, IDS)
+    assert (starts[0], stops[-1]) == (100, 9000)
+    assert set((stops - starts)[~np.isin(stops, IDS)]) == {LONGEST}
+    first, second = (walk(documents, IDS, short_seq_prob=0.5, pass_key=key) for key in (3, 4))
+    lengths = set((first[1] - first[0]).tolist())
+    assert lengths <= set(range(1, LONGEST + 1))
+    assert len(lengths) > 20
+    assert first[0].tolist() != second[0].tolist()
+
+
+def test_short_documents_are_left_out():
+    starts, stops, _ = walk(range(len(IDS)), IDS, min_tokens=1000)
+    assert starts[0] == 100
+    assert (stops - starts).sum() == 1000 + 9000 - 1106

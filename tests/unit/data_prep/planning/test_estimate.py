@@ -1,14 +1,17 @@
-"""Estimates of builds that nobody runs here."""
+"""Estimates of builds that nobody runs here, and rates that are measured by a small one."""
+
+import itertools
+from types import SimpleNamespace
 
 import pytest
-from unit.data_prep.conftest import write_jsonl
 
-from data_prep.cli import main
+from data_prep.commands import estimate as rates
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
+from data_prep.execution.work_units import Unit
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.planning import estimate as module
-from data_prep.planning.estimate import estimate, require_space, shown
+from data_prep.planning.estimate import RATES, estimate, require_space, shown
 from megabert.foundation.errors import ConfigError, DataError
 
 
@@ -74,16 +77,13 @@ def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch
         require_space(plan, tmp_path / "new" / "out")
 
 
-def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, megabert_data):
-    source = write_jsonl(tmp_path / "a.jsonl", texts[:30])
-    flags = "--lengths 64 --vocab-size 800 --dupe-factor 1 --workers 1 --validation-share 0"
-    command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags.split()]
+def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, small_build):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, 1000))
-    assert "and 1.0 KB are free" in megabert_data(*command, code=3).err
+    assert "and 1.0 KB are free" in small_build(texts=texts[:30], code=3).err
     assert not (tmp_path / "out").exists()
-    assert main([*command, "--ignore-disk-space"]) == 0
+    small_build("--ignore-disk-space", texts=texts[:30])
     monkeypatch.undo()
-    assert "disk: " in megabert_data(*command, "--dry-run").out
+    assert "disk: " in small_build("--dry-run", texts=texts[:30]).out
 
 
 def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, megabert_data):
@@ -124,3 +124,23 @@ def test_foreseen_instances_are_near_those_of_the_build(built, make_config, corp
 def test_sizes_are_shown_in_decimal_units():
     sizes = {0: "0 bytes", 999: "999 bytes", 1500: "1.5 KB", 5.5e12: "5.5 TB", 9e18: "9,000.0 PB"}
     assert {size: shown(size) for size in sizes} == sizes
+
+
+def test_rates_are_megabytes_per_second_of_each_step(monkeypatch):
+    builds = []
+
+    def build_shards(config, folder, executor):
+        builds.append(config)
+        units = [Unit(folder, step, "0", str, None, {}, "") for step in ("extract", "tokens", "instances-32")]
+        assert [result for _, result in executor.run(str, units)] == [str(unit) for unit in units]
+
+    ticks = itertools.count(step=2)  # each unit takes two seconds
+    monkeypatch.setattr(rates, "build_shards", build_shards)
+    monkeypatch.setattr(rates, "time", SimpleNamespace(process_time=lambda: next(ticks)))
+    measured = rates.measured_rates(BuildConfig(sources=(SourceConfig(input="texts"),), lengths=(32, 64)))
+    first, second = builds
+    assert first == second
+    assert first.lengths == (32,)
+    assert measured.keys() == {"extract", "tokens", "instances"} <= RATES.keys()
+    assert 2.5 < measured["extract"] * 2 < 3.5  # megabytes of text
+    assert measured["instances"] == (2 + first.validation_share) * measured["extract"]

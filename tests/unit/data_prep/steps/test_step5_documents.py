@@ -53,16 +53,9 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
     monkeypatch.setattr(step5_documents, "MAX_BUCKET_TOKENS", 100)
     config = make_config(sources=(SourceConfig(input="a", weight=60), SourceConfig(input="b")))
     task = step5_documents.BucketTask(None, "train", 0, 1, 2000, tmp_path / "a.arrow", config)
-    lengths = np.array([1, 30, 200, 200])
-    kind = {"hashes_D": np.arange(4, dtype=np.uint64), "splits_D": np.zeros(4, np.uint8)}
-    sources = np.array([0, 0, 0, 1], np.uint16)
-    documents = TokenizedDocuments(
-        **kind,
-        sources_D=sources,
-        ids_T=np.zeros(431, np.uint16),
-        sentence_lengths_S=lengths,
-        sentence_offsets=np.arange(5),
-    )
+    hashes, splits, sources = np.arange(4, dtype=np.uint64), np.zeros(4, np.uint8), np.array([0, 0, 0, 1], np.uint16)
+    ids, lengths = np.zeros(431, np.uint16), np.array([1, 30, 200, 200])
+    documents = TokenizedDocuments(hashes, splits, sources, ids, lengths, np.arange(5))
     order, counts = step5_documents._choose(task, documents)
     assert np.bincount(order).tolist() == [60, 3, 1, 1]
     assert counts["copies_left_out"] == 57 + 59
@@ -77,17 +70,6 @@ def test_tokens_of_any_bucket_are_copied(built):
     starts, lengths = tokens[sentences], np.diff(tokens)[sentences]
     lengths[::7] = 0
     assert np.array_equal(copied(documents, starts, lengths), gather(flat, starts, lengths))
-
-
-def test_index_agrees_with_buckets(built):
-    documents = DocumentSet.open(built.folder / "documents", "train", 2000)
-    whole = WholeSplit.of(documents)
-    sizes = [len(whole.sentences_of_documents) - 1, len(whole.tokens_of_sentences) - 1, whole.tokens_of_sentences[-1]]
-    assert documents.bucket_starts[-1].tolist() == sizes
-    sentence = np.arange(sizes[1])
-    owner = documents.document_of_token(whole.tokens_of_sentences[:-1])
-    assert (whole.sentences_of_documents[owner] <= sentence).all()
-    assert (sentence < whole.sentences_of_documents[owner + 1]).all()
 
 
 def test_pieces_are_gathered_end_to_end():

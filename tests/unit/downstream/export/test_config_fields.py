@@ -5,17 +5,10 @@ import inspect
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-import transformers
 from transformers import AutoConfig
 
-from megabert.data.batch import pack_sequences
 from megabert.downstream.export.config_fields import COMMON, CONFIG_FIELDS, Entry, Fixed, Taken, Unused
-from megabert.downstream.export.huggingface import read_huggingface
-from megabert.downstream.finetuning.model import TaskModel
-from megabert.downstream.finetuning.task_kinds import TASK_KINDS
 from megabert.settings.config.families import FAMILIES
 
 PAGE = Path(__file__).parents[4] / "docs" / "families" / "config_json.md"
@@ -94,25 +87,3 @@ def rendered() -> str:
 def test_the_page_shows_the_tables():
     """`python -m pytest THIS_FILE` fails after a change; PAGE is then written with `rendered()`."""
     assert PAGE.read_text().partition("\n## ")[2] == rendered().partition("## ")[2]
-
-
-def test_a_published_cross_encoder_is_read_and_has_the_logits_of_transformers(tmp_path):
-    """sentence-transformers writes both fields; transformers gives the logits before the activation that they name."""
-    config = transformers.BertConfig(
-        **{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
-        vocab_size=64,
-        sbert_ce_default_activation_function="torch.nn.modules.linear.Identity",
-        sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"},
-    )
-    torch.manual_seed(0)
-    theirs = transformers.BertForSequenceClassification(config).eval()
-    theirs.save_pretrained(tmp_path)
-    content = read_huggingface(tmp_path)
-    model = TaskModel(content.config, TASK_KINDS["sequence"].head, 2).eval()
-    own = {name: value for name, value in content.state.items() if name in model.state_dict()}
-    model.load_state_dict({**own, **content.unused})
-    ids = np.array([5, 9, 12, 7])
-    with torch.no_grad():
-        logits = model(pack_sequences([ids]))
-        expected = theirs(torch.tensor(ids)[None]).logits
-    assert torch.allclose(logits, expected, atol=1e-5)

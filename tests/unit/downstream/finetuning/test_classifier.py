@@ -51,16 +51,12 @@ def test_labels_of_ours_may_look_like_names_that_transformers_makes_up(folder):
     assert Classifier(read_saved_model(folder)).labels == ("LABEL_1", "LABEL_0", "LABEL_2")
 
 
-def test_no_texts_have_no_judgements(folder):
-    assert Classifier(read_saved_model(folder)).predict([]) == []
-
-
 @pytest.mark.parametrize("seconds", [None, TEXTS])
 def test_arrays_of_texts_are_judged_as_lists_are(folder, seconds):
     classifier = Classifier(read_saved_model(folder))
     arrays = np.array(TEXTS), None if seconds is None else np.array(seconds)
     assert classifier.predict(*arrays) == classifier.predict(TEXTS, seconds)
-    assert classifier.predict(np.array([], dtype=str)) == []
+    assert classifier.predict(np.array([], dtype=str)) == classifier.predict([]) == []
 
 
 @pytest.mark.parametrize(("pair", "seconds"), [("pair", None), (None, TEXTS)])
@@ -111,7 +107,8 @@ def test_a_head_whose_outputs_mean_something_else_is_refused(folder, fields, wor
 
 @pytest.mark.parametrize("activation", ["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Softmax"])
 def test_a_cross_encoder_over_labels_is_read(folder, activation):
-    change(folder, sentence_transformers={"activation_fn": activation, "version": "4.0.1"})
+    own = {"activation_fn": activation, "version": "4.0.1"}
+    change(folder, sentence_transformers=own, sbert_ce_default_activation_function=activation)
     assert Classifier(read_saved_model(folder)).labels == tuple(NAMES.values())
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -53,15 +52,9 @@ def test_what_was_fixed_and_broken_is_counted_and_shown(two, megabert):
     assert "rte   dev  accuracy  66.67  50.00  -16.67            50.00" in printed
     assert "3 as good (2 of them right), 1 fixed by B, 2 broken by B" in printed
     assert "line 2: text 2\n    label yes, A said no (0.52), B said yes (0.52)" in printed
-
-
-def test_json_has_every_line(two, megabert):
     content = json.loads(megabert("compare", *two, "--json", code=6).out)
     assert content["examples"][0]["broken"] == [5, 6]
     assert content["scores"]["rte"]["b"]["dev"]["accuracy"] == 0.5
-
-
-def test_equal_predictions_are_equal(two, megabert):
     megabert("compare", two[0], two[0])
 
 
@@ -101,21 +94,18 @@ def test_grids_are_compared_set_by_set_and_with_single_runs(tmp_path, megabert):
     assert list(read_summaries(a)) == ["rte", "mine"]
 
 
-def test_report_of_a_grid_has_its_tables_and_the_choices(tmp_path, megabert):
-    printed = megabert("report", write_grid(tmp_path / "a", ["no", *RIGHT[1:]])).out
-    assert re.search(r"mine +dev +accuracy +83.33 +50.00 +0.001 +3", printed)
-    assert "mean  2 of 2 sets" in printed
-    assert printed.count("dev: 1 of 6 are not exact") == 2
-
-
 @pytest.mark.parametrize(
     "content", ["{", '{"sets": 1}', '{"sets": {"rte": {"task": "x", "settings": []}}}', '{"sets": {"rte": {}}}']
 )
-def test_damaged_results_of_a_grid_are_named(tmp_path, content):
-    write_grid(tmp_path, RIGHT)
-    (tmp_path / "results.json").write_text(content)
+def test_damaged_results_are_named(two, tmp_path, content):
+    path = write_grid(tmp_path / "grid", RIGHT) / "results.json"
+    path.write_text(content)
     with pytest.raises(CheckpointError, match=r"results.json: .*damaged or edited.* Run the same grid again"):
-        read_summaries(tmp_path)
+        read_summaries(path.parent)
+    path = two[0] / "results.json"  # of a fine-tuning: its parts do not fit
+    path.write_text(json.dumps({**json.loads(path.read_text()), "baseline": {}}))
+    with pytest.raises(CheckpointError, match=r"results.json: damaged or edited"):
+        read_summaries(two[0])
 
 
 def test_other_tasks_and_other_examples_are_refused(two, tmp_path):
@@ -165,10 +155,3 @@ def test_report_shows_scores_confusions_and_the_surest_errors(two, megabert):
 def test_flags_without_effect_on_a_report_are_refused(words, two, megabert):
     said = megabert(*words[:1], two[0], *words[1:], code=2).err
     assert f"{words[1]} has no effect on the report of a fine-tuning" in said
-
-
-def test_summary_whose_parts_do_not_fit_is_named(two):
-    summary = json.loads((two[0] / "results.json").read_text())
-    (two[0] / "results.json").write_text(json.dumps({**summary, "baseline": {}}))
-    with pytest.raises(CheckpointError, match=r"results.json: damaged or edited"):
-        read_summaries(two[0])

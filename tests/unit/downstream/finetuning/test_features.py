@@ -1,12 +1,14 @@
 """Sequences, truncation, packing and order of fine-tuning examples."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
 from unit.downstream.finetuning.conftest import batcher_of, sentence
+from unit.downstream.finetuning.test_task_kinds import swag_questions, tagged
 
 from megabert.downstream.finetuning.batches import Sequences
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
@@ -27,8 +29,6 @@ def examples(rng, count=40):
 
 @pytest.fixture
 def rng():
-    import random
-
     return random.Random(5)
 
 
@@ -94,8 +94,6 @@ def test_dropout_keys_do_not_depend_on_ranks(rng, make_kind):
 
 
 def test_sequences_of_a_choice_stay_together(make_kind, rng):
-    from unit.downstream.finetuning.test_task_kinds import swag_questions
-
     features = make_kind("swag").encode(questions := swag_questions(rng, 10), is_training=True)
     for batch in batcher_of(features, tokens=128).step(1, seed=1, global_batch_size=10)[0]:
         assert batch.labels.tolist() == [questions[item].label for item in batch.items]
@@ -106,8 +104,6 @@ def test_sequences_of_a_choice_stay_together(make_kind, rng):
 
 
 def test_labels_of_tags_follow_their_items(make_kind, rng):
-    from unit.downstream.finetuning.test_task_kinds import tagged
-
     kind = make_kind("tagging", ("O", "B-ANIMAL", "B-THING"))
     features = kind.encode(sentences := tagged(rng, 20), is_training=True)
     for batch in batcher_of(features, tokens=64).step(1, seed=1, global_batch_size=20)[0]:

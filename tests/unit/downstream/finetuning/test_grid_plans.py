@@ -70,22 +70,6 @@ def test_several_ranks_are_refused(tmp_path, monkeypatch):
         grid_module.GridRun(grid, tmp_path / "out", device="cpu", processes=1, launcher="", import_s=0.0)
 
 
-def test_missing_setting_is_named(megabert):
-    assert "data" in megabert("finetune", "glue", "--model", "x", code=2).err
-
-
-def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, megabert):
-    (tmp_path / "settings.yaml").write_text(f"data: {tmp_path / 'glue'}\nepochs: 7\n")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    words = ["finetune", "glue", "--model", str(tmp_path / "model"), "--config", str(tmp_path / "settings.yaml")]
-    assert f"{tmp_path / 'glue'}: no task of GLUE there" in megabert(*words, code=3).err, "the file's sets_dir, too"
-    (tmp_path / "glue" / "RTE").mkdir(parents=True)
-    shown = megabert(*words, "--print-config").out
-    assert f"data: {tmp_path / 'glue'}" in shown
-    assert "epochs: 7" in shown
-
-
 def test_every_set_pays_for_what_the_first_one_imported(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     costs = iter([(1.0, 8.0), (2.0, 0.5)])
 

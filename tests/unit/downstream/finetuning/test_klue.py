@@ -22,13 +22,10 @@ from megabert.foundation.errors import DataError
 # Metrics by hand.
 
 
-def test_ynat_macro_f1_is_the_mean_of_three_classes():
+def test_label_metrics_by_hand():
     # Class 0: 2 right, 3 in gold, 2 said: F1 = 2*2/(3+2) = 0.8. Class 1: 1 right, 2 and 3: 2/5 = 0.4. Class 2: 0 of 1.
     gold, said = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 1]
     assert measures.METRICS["macro_f1"](gold, said) == pytest.approx((0.8 + 0.4 + 0.0) / 3)
-
-
-def test_sts_pearson_and_f1_of_three_or_more():
     # Deviations from the means 2.5 and 3: (-2.5, -0.5, 0.5, 2.5) and (-2, -1, 1, 2).
     # Sum of products 5 + 0.5 + 0.5 + 5 = 11; of squares 13 and 10: r = 11 / sqrt(130).
     gold, said = [0.0, 2.0, 3.0, 5.0], [1.0, 2.0, 4.0, 5.0]
@@ -36,6 +33,10 @@ def test_sts_pearson_and_f1_of_three_or_more():
     # Similar: gold T T T F, said T F T T. Right 2, gold 3, said 3: F1 = 4/6. 3 itself counts, 2.99 does not.
     assert measures.f1_of_similar([3.0, 4.0, 5.0, 2.99], [3.0, 2.99, 4.0, 3.5]) == pytest.approx(4 / 6)
     assert measures.f1_of_similar([1.0], [2.0]) == 0
+    # Label 0 is no_relation. Of the others: said 1 1 2 2 (4), gold 1 2 2 (3), right: one 1 and one 2.
+    # Precision 2/4, recall 2/3: F1 = 2*2/(4+3) = 4/7. The right no_relation counts for nothing.
+    assert measures.micro_f1([1, 2, 2, 0, 0, 0], [1, 2, 0, 1, 2, 0]) == pytest.approx(4 / 7)
+    assert measures.micro_f1([0, 0], [0, 0]) == 0
 
 
 def test_sts_baseline_is_the_better_of_two_constant_numbers(make_kind):
@@ -46,13 +47,6 @@ def test_sts_baseline_is_the_better_of_two_constant_numbers(make_kind):
     assert baseline == {"pearson": 0, "f1_of_similar": pytest.approx(4 / 5)}
 
 
-def test_re_micro_f1_leaves_no_relation_out():
-    # Label 0 is no_relation. Of the others: said 1 1 2 2 (4), gold 1 2 2 (3), right: one 1 and one 2.
-    # Precision 2/4, recall 2/3: F1 = 2*2/(4+3) = 4/7. The right no_relation counts for nothing.
-    assert measures.micro_f1([1, 2, 2, 0, 0, 0], [1, 2, 0, 1, 2, 0]) == pytest.approx(4 / 7)
-    assert measures.micro_f1([0, 0], [0, 0]) == 0
-
-
 def test_re_auprc_is_the_mean_of_areas_by_trapezoids():
     # Label 0 holds for the first example alone. In falling order of its probability: right, wrong, wrong: precision is
     # 1 at recall 1, so the area is 1. Label 1 holds for the second and third example, with the first scored between
@@ -60,32 +54,21 @@ def test_re_auprc_is_the_mean_of_areas_by_trapezoids():
     # Area: 1/2 * 1 + 0 + 1/2 * (1/2 + 2/3) / 2 = 1/2 + 7/24 = 19/24. Label 2 has no example: 0.
     probabilities = [[0.5, 0.5, 0.0], [0.1, 0.8, 0.1], [0.2, 0.4, 0.4]]
     assert measures.mean_auprc([0, 1, 1], probabilities) == pytest.approx((1 + 19 / 24 + 0) / 3)
-
-
-def test_re_auprc_of_one_answer_to_everything():
     # All scores are equal, so the curve has two points, (0, 1) and (1, share): the area is (1 + share) / 2.
     assert measures.mean_auprc([0, 1, 1, 1], [[0.0, 1.0]] * 4) == pytest.approx(((1 + 1 / 4) / 2 + (1 + 3 / 4) / 2) / 2)
 
 
-def test_ner_entities_are_averaged_over_types():
+def test_ner_metrics_by_hand():
     gold = [["B-PS", "I-PS", "O", "B-LC"], ["B-PS", "O"], ["B-DT", "I-DT"]]
     said = [["B-PS", "I-PS", "O", "B-OG"], ["B-PS", "I-PS"], ["I-DT", "I-DT"]]
     # PS: gold 2, said 2, right 1 (the second is longer): 2*1/4 = 1/2. LC: gold 1, said 0: 0. OG: gold 0, said 1: 0.
     # DT: gold 1; said none, since I- begins nothing: 0. Four types: 1/8.
     assert measures.entity_macro_f1(gold, said) == pytest.approx(1 / 8)
-
-
-def test_ner_characters_are_averaged_over_all_tags():
-    labels = ["B-PS", "I-PS", "B-LC", "O"]
     # B-PS: 1 right, gold 1, said 2: 2/3. I-PS: 1, 2, 1: 2/3. O: 1, 1, 1: 1. B-LC is nowhere: 1, as in the script.
     gold, said = [["B-PS", "I-PS", "I-PS", "O"]], [["B-PS", "B-PS", "I-PS", "O"]]
-    assert measures.tag_macro_f1(gold, said, labels) == pytest.approx((2 / 3 + 2 / 3 + 1 + 1) / 4)
-
-
-def test_ner_pieces_pass_their_tag_on():
-    assert measures.tags_of_characters("B-PS", 3) == ["B-PS", "I-PS", "I-PS"]
-    assert measures.tags_of_characters("I-PS", 2) == ["I-PS", "I-PS"]
-    assert measures.tags_of_characters("O", 2) == ["O", "O"]
+    assert measures.tag_macro_f1(gold, said, ["B-PS", "I-PS", "B-LC", "O"]) == pytest.approx(
+        (2 / 3 + 2 / 3 + 1 + 1) / 4
+    )
 
 
 def test_mrc_rouge_w_is_of_the_longest_common_run():

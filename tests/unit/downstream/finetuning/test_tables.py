@@ -27,6 +27,12 @@ def write(path, suffix):
     return path
 
 
+def parquet_of(names):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([pa.array(["a"])] * len(names), names=names), sink)
+    return sink.getvalue().to_pybytes()
+
+
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
 def test_every_format_gives_the_same_columns(tmp_path, suffix):
     table = read_table(write(tmp_path, suffix), ["text", "label"])
@@ -34,21 +40,26 @@ def test_every_format_gives_the_same_columns(tmp_path, suffix):
     assert [row.text("label") for row in table] == ["1", "0"]
 
 
-def test_file_without_header_takes_the_given_one(tmp_path):
-    (tmp_path / "t.tsv").write_text("gj04\t1\t\tThe cat sat.\n")
-    task = Task("t", "", header=("source", "label", "star", "sentence"))
-    table = read_table(tmp_path / "t.tsv", ["sentence", "label"], task)
-    assert (table[0].text("sentence"), table[0].text("label")) == ("The cat sat.", "1")
+NO_HEADER = Task("t", "", header=("source", "label", "star", "text"))
 
 
-def test_label_is_read_without_the_spaces_around_it(tmp_path):
-    (tmp_path / "t.csv").write_text("text,label\na,yes\nb,yes \nc, yes\n")
-    assert {row.label("label") for row in read_table(tmp_path / "t.csv", ["text", "label"])} == {"yes"}
-
-
-def test_quotes_in_tsv_are_text(tmp_path):
-    (tmp_path / "t.tsv").write_text('text\tlabel\n"open\t1\nclosed"\t0\n')
-    assert len(read_table(tmp_path / "t.tsv", ["text"])) == 2
+@pytest.mark.parametrize(
+    ("name", "content", "task", "rows"),
+    [
+        ("t.tsv", "gj04\t1\t\tThe cat sat.\n", NO_HEADER, [("1", "The cat sat.")]),
+        ("t.csv", "text,label\na,yes\nb,yes \nc, yes\n", None, [("yes", "a"), ("yes", "b"), ("yes", "c")]),
+        ("t.tsv", 'text\tlabel\n"open\t1\nclosed"\t0\n', None, [("1", '"open'), ("0", 'closed"')]),
+        ("t.tsv", "text\tlabel\n\t1\n", None, [("1", "")]),
+        ("t.csv", "\ufefftext,label\r\na b,1\r\n", None, [("1", "a b")]),
+        ("t.csv", "text,label\ra b,1\r", None, [("1", "a b")]),
+        ("t.csv", f"text,label\n{'a' * 200_000},1\n", None, [("1", "a" * 200_000)]),
+    ],
+    ids=["no header", "spaces around labels", "quotes in TSV", "no text", "a mark and CRLF", "CR", "long"],
+)
+def test_labels_and_texts_are_read_as_they_are_meant(tmp_path, name, content, task, rows):
+    (tmp_path / name).write_bytes(content.encode())
+    table = read_table(tmp_path / name, ["label", "text"], task or Task("t", ""))
+    assert [(row.label("label"), row.text("text")) for row in table] == rows
 
 
 @pytest.mark.parametrize(
@@ -61,21 +72,17 @@ def test_quotes_in_tsv_are_text(tmp_path):
         ("t.jsonl", "[1]\n", ["t.jsonl:1", "Input should be an object"]),
         ("t.csv", 'text,label\n"a"b,1\n', ["t.csv:2", "is not CSV"]),
         ("t.parquet", "PAR", ["not Parquet"]),
+        ("t.parquet", parquet_of(["text", "text", "label"]), ["t.parquet: column 'text' is there twice"]),
+        ("t.tsv", b"text\tlabel\n\xff\t1\n", ["not UTF-8"]),
         ("t.csv", "text,label,label\na,1,2\n", ["t.csv: column 'label' is there twice"]),
         ("t.xlsx", "x", ["unknown kind of table", ".parquet"]),
     ],
 )
 def test_bad_file_is_named(tmp_path, name, content, phrases):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError) as caught:
         read_table(tmp_path / name, ["text", "label"])
     assert all(phrase in str(caught.value) for phrase in phrases), caught.value
-
-
-def test_bytes_that_are_no_text_are_named(tmp_path):
-    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\n\xff\t1\n")
-    with pytest.raises(DataError, match="not UTF-8"):
-        read_table(tmp_path / "t.tsv", ["text"])
 
 
 @pytest.mark.parametrize(
@@ -86,29 +93,6 @@ def test_value_that_is_no_label_is_named_by_line(tmp_path, value, phrase):
     (tmp_path / "t.jsonl").write_text(f'{{"text": "a", "label": {value}}}\n')
     with pytest.raises(DataError, match=rf"t.jsonl:1: column 'label' {phrase}"):
         read_table(tmp_path / "t.jsonl", ["label"])[0].label("label")
-
-
-def test_text_may_be_empty(tmp_path):
-    (tmp_path / "t.tsv").write_text("text\tlabel\n\t1\n")
-    assert read_table(tmp_path / "t.tsv", ["text"])[0].text("text") == ""
-
-
-def test_columns_of_parquet_that_share_a_name_are_refused(tmp_path):
-    pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"t.parquet: column 'text' is there twice"):
-        read_table(tmp_path / "t.parquet", ["text"])
-
-
-@pytest.mark.parametrize("content", ["\ufefftext,label\r\na b,1\r\n", "text,label\ra b,1\r"])
-def test_marks_and_line_ends_of_other_systems_are_no_text(tmp_path, content):
-    (tmp_path / "t.csv").write_bytes(content.encode())
-    table = read_table(tmp_path / "t.csv", ["text", "label"])
-    assert (table[0].text("text"), table[0].label("label"), len(table)) == ("a b", "1", 1)
-
-
-def test_long_text_fits_a_csv(tmp_path):
-    (tmp_path / "t.csv").write_text(f"text\n{'a' * 200_000}\n")
-    assert len(read_table(tmp_path / "t.csv", ["text"])[0].text("text")) == 200_000
 
 
 def test_broken_rows_are_counted_where_a_task_says_so(tmp_path, caplog):

@@ -9,8 +9,8 @@ from support.soak import in_soak
 from unit.downstream.finetuning.conftest import FILLERS, random_logits, sentence
 
 from megabert.downstream.finetuning.setup import read_examples
-from megabert.downstream.finetuning.task_kinds.choice import ChoiceQuestion
-from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
+from megabert.downstream.finetuning.task_kinds.choice import Choice, ChoiceQuestion
+from megabert.downstream.finetuning.task_kinds.sequence import Classification, LabelledText
 from megabert.downstream.finetuning.task_kinds.span import Span
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence, Tagging
 from megabert.downstream.finetuning.tasks import find_task
@@ -81,8 +81,6 @@ def test_number_that_is_none_is_named(label, make_kind):
 
 
 def test_labels_are_sorted_as_numbers_where_they_are():
-    from megabert.downstream.finetuning.task_kinds.sequence import Classification
-
     rows = [text_of(label) for label in ("10", "9", "-1")]
     assert Classification.labels_of(rows) == ("-1", "9", "10")
     odd = [text_of(label) for label in ("\u00b2", "--1", "01", "1")]
@@ -167,8 +165,6 @@ def test_a_tag_stands_on_the_words_first_piece(make_kind, tokenizer):
 
 
 def test_swag_label_that_is_no_ending_is_named(tmp_path):
-    from megabert.downstream.finetuning.task_kinds.choice import Choice
-
     (tmp_path / "t.csv").write_text("sent1,sent2,ending0,ending1,ending2,ending3,label\na,b,c,d,e,f,4\n")
     with pytest.raises(DataError, match=r"t.csv:2: label '4' is not the number of an ending"):
         Choice.read(find_task("swag"), tmp_path / "t.csv")

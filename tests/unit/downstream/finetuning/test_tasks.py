@@ -106,7 +106,7 @@ def test_folder_is_found_as_its_authors_distribute_it(name, files, tmp_path):
 def test_settings_without_effect_are_refused(name, setting, says):
     config = FinetuneConfig(model="m", data="d")
     with pytest.raises(ConfigError, match=says):
-        refuse_idle_settings([setting], [find_task(name)], config, are_folders=True)
+        refuse_idle_settings({setting: "given"}, [find_task(name)], config, are_folders=True)
 
 
 def test_task_names_are_checked():

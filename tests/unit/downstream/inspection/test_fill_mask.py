@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from unit.downstream.inspection.conftest import PIECES
 
 from megabert.cli import main
 from megabert.downstream.export import model_folder as folders
@@ -9,8 +10,6 @@ from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces
 from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
 
 
 def test_each_mask_gets_its_best_guesses_first(model, tokenizer):

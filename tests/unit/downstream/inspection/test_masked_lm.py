@@ -132,15 +132,7 @@ def test_shards_are_scored_with_their_masks_and_pairs(model_folder, tokenizer, t
     assert score.next_sentence[0] == right / 40
 
 
-def test_command_prints_the_table_and_writes_json(model_folder, text, tmp_path, megabert):
-    words = ["evaluate", "mlm", "--model", str(model_folder), "--data", str(text), "--device", "cpu"]
-    printed = megabert(*words, "--max-seq-length", "12", "--json", tmp_path / "s.json").out
-    content = json.loads((tmp_path / "s.json").read_text())
-    assert f"{content['loss']:.4f}" in printed
-    assert content["by_length"][0]["lengths"] == "1 to 32"
-
-
-def test_json_has_the_settings_that_were_used(model_folder, text, tmp_path, megabert):
+def test_command_prints_the_table_and_writes_the_settings_that_were_used(model_folder, text, tmp_path, megabert):
     sizes = {"vocab_size": len(PIECES), "length": 12}
     sha256 = open_source(str(model_folder)).load_tokenizer().sha256
     shards = {"validation": [make_instances(4, 12, len(PIECES), 0)]}
@@ -148,8 +140,10 @@ def test_json_has_the_settings_that_were_used(model_folder, text, tmp_path, mega
     used = {}
     for data, flags in ((folder, []), (text, ["--masked-lm-prob", "0.3", "--max-seq-length", "9"])):
         words = ["evaluate", "mlm", "--model", str(model_folder), "--data", str(data), "--device", "cpu"]
-        megabert(*words, "--json", tmp_path / "s.json", *flags)
+        printed = megabert(*words, "--json", tmp_path / "s.json", *flags).out
         content = json.loads((tmp_path / "s.json").read_text())
+        assert f"{content['loss']:.4f}" in printed
+        assert content["by_length"][0]["lengths"] == "1 to 32"
         names = ("max_seq_length", "masked_lm_prob", "seed", "text_column", "split")
         used[data] = {name: content[name] for name in names if name in content}
     share = read_manifest(folder).metadata.masked_lm_prob

@@ -1,3 +1,4 @@
+import shutil
 import time
 
 import pytest
@@ -22,9 +23,14 @@ def server(monkeypatch, tmp_path):
         yield server
 
 
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory, config, tokenizer_dir):
+    return exported(tmp_path_factory.mktemp("export") / "model", config, tokenizer_dir)
+
+
 @pytest.fixture
-def folder(tmp_path, config, tokenizer_dir):
-    return exported(tmp_path / "model", config, tokenizer_dir)
+def folder(tmp_path, pristine):
+    return shutil.copytree(pristine, tmp_path / "model")
 
 
 def exported(folder, config, tokenizer_dir, seed=0):

@@ -75,18 +75,13 @@ def test_a_second_revision_leaves_main_and_uploads_only_what_is_new(server, fold
     assert set(server.repositories[REPO].branches) == {"main", "step-6", "step-4"}
 
 
-def test_the_same_push_again_changes_nothing(server, folder):
+def test_the_same_push_again_changes_nothing_and_a_corrected_card_is_one_commit_to_each_branch(server, folder):
     push(folder)
     branches = dict(server.repositories[REPO].branches)
     server.requests.clear()
     push(folder)
     assert server.repositories[REPO].branches == branches
     assert server.count("PUT|/commit/") == 0
-
-
-def test_a_corrected_card_is_one_commit_to_each_branch_without_weights(server, folder):
-    push(folder)
-    server.requests.clear()
     card = folder / "README.md"
     card.write_text(card.read_text().replace("A test.", "Corrected."))
     push(folder)
@@ -158,14 +153,11 @@ def test_a_server_without_storage_by_chunks_is_named_with_the_remedy(server, fol
         push(folder)
 
 
-def test_without_a_token_the_error_names_the_command_to_log_in(server, monkeypatch):
+def test_without_a_token_or_with_a_wrong_one_the_error_names_the_command_to_log_in(server, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(ConfigError, match=r"not logged in to http://127.*`hf auth login`.*HF_TOKEN"):
         open_hub(REPO)
     assert not server.requests
-
-
-def test_a_wrong_token_is_refused(server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_other")
     with pytest.raises(ConfigError, match=r"refuses your token.*hf auth login"):
         open_hub(REPO)

@@ -10,7 +10,6 @@ import yaml
 from support.exported_models import model_of, write
 
 from megabert.cli import main
-from megabert.downstream.export import model_folder
 from megabert.downstream.export.export_folder import EVAL_RESULTS
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.publish.forms import Forms
@@ -67,9 +66,6 @@ def test_the_longest_trained_length_is_stated_everywhere(write_step, tmp_path):
         assert json.loads((tmp_path / f"continued/{name}.json").read_text())[field] == positions
     export_again(tmp_path / "out", tmp_path / "again", Forms(vectors="mean"))
     assert json.loads((tmp_path / "again/sentence_bert_config.json").read_text())["max_seq_length"] == trained
-    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
-    export_run(run_dir, tmp_path / "tuned", forms=Forms(vectors="mean"))
-    assert json.loads((tmp_path / "tuned/sentence_bert_config.json").read_text())["max_seq_length"] == positions
 
 
 def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, capsys, megabert):
@@ -150,13 +146,3 @@ def test_a_classifier_without_a_card_gets_one_of_its_task(exported, tmp_path):
     (exported / "README.md").unlink()
     export_again(exported, tmp_path / "out", Forms())
     assert "pipeline_tag: text-classification" in (tmp_path / "out/README.md").read_text()
-
-
-def test_a_shipped_model_is_exported_by_its_name(exported, tmp_path, monkeypatch, megabert):
-    (tmp_path / "models").mkdir()
-    exported.rename(tmp_path / "models/english")
-    monkeypatch.setattr(model_folder, "SHIPPED_MODELS", tmp_path / "models")
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    megabert("export", "english", "--to", "out", "--sentence-transformers", "mean")
-    assert Path("out/modules.json").is_file()

@@ -45,12 +45,6 @@ def test_mask_equals_the_definition_in_plain_integers():
     assert torch.equal(probability_bits(dropout, keys, length), -torch.from_numpy(expected).int())
 
 
-def test_longer_sequence_begins_with_the_mask_of_a_shorter_one():
-    dropout = dropout_of([3], heads=3)
-    long = probability_mask(dropout, dropout.keys_BN()[0], 50)
-    assert torch.equal(long[:, :21, :21], probability_mask(dropout, dropout.keys_BN()[0], 21))
-
-
 def test_words_of_a_head_are_distinct_up_to_the_longest_sequence():
     # q' * GOLDEN + k' * KEY_STEP repeats only over a vector of this lattice. Gauss: take the shorter vector from the
     # longer as often as it goes, until it goes no more; it is the shortest then.

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, site_of
+from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, plan_groups
-from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
-from megabert.ops.dropout import Heads, probability_mask
+from megabert.ops.dropout import probability_mask
+from megabert.ops.proof.inputs import PackedHeads
 from megabert.ops.proof.problem import relative_error
 from megabert.ops.sequences import padded_groups
 
@@ -43,49 +43,42 @@ def definition(qkv_TC, key_PD, query_PD, position_E, *, cu_seqlens, dropout):
     return out
 
 
-def inputs(lengths, padding, generator, dtype):
-    longest = max(lengths)
-    shapes = [(sum(lengths) + padding, 3 * HEADS * WIDTH), (2 * SPAN, HEADS * WIDTH), (2 * SPAN, HEADS * WIDTH)]
-    tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    position_E = (torch.arange(1 - longest, longest) + SPAN).clamp(0, 2 * SPAN - 1)
-    return tensors, position_E
+class Case:
+    """Random contents and positions of packed sequences, both layouts of plain torch, and the op on them."""
 
+    def __init__(self, lengths, padding, generator, dtype=torch.float32):
+        packed = PackedHeads(lengths, generator, heads=HEADS, head_width=WIDTH, padding=padding)
+        self.cu_seqlens, self.options, self.longest = packed.cu_seqlens, packed.options, max(1, packed.longest)
+        shapes = (packed.shapes["qkv_TC"], (2 * SPAN, HEADS * WIDTH), (2 * SPAN, HEADS * WIDTH))
+        self.tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+        self.grad = torch.randn(packed.tokens, HEADS * WIDTH, generator=generator).to(dtype)
+        self.position_E = (torch.arange(1 - self.longest, self.longest) + SPAN).clamp(0, 2 * SPAN - 1)
 
-def run(op, tensors, grad, kinds):
-    """Return the result and the gradients of those inputs that the kinds of scores read."""
-    qkv, key, query = (tensor.clone().requires_grad_() for tensor in tensors)
-    read = [qkv, *([key] if "c2p" in kinds else []), *([query] if "p2c" in kinds else [])]
-    out = op(qkv, key if "c2p" in kinds else None, query if "p2c" in kinds else None)
-    return [out.detach(), *torch.autograd.grad(out, read, grad.to(out.dtype))]
+    def op(self, qkv, key, query, *, layout="by length", **more):
+        plan = plan_groups if layout == "by length" else padded_groups
+        groups = plan(self.cu_seqlens, tokens=len(qkv), max_seqlen=self.longest, num_heads=HEADS)
+        sequences = DisentangledSequences(self.cu_seqlens, self.longest, groups)
+        positions = RelativePositions(key, query, self.position_E)
+        return disentangled_attention(qkv, positions, sequences, **self.options, **more)
 
-
-def op_of(op, position_E, sequences, **options):
-    """Return an op as a function of contents and of the keys and queries of positions."""
-    return lambda qkv, key, query: op(qkv, RelativePositions(key, query, position_E), sequences, **options)
-
-
-def sequences_of(layout, cu_seqlens, tokens):
-    longest = int(cu_seqlens.diff().max())
-    plan = plan_groups if layout == "by length" else padded_groups
-    groups = plan(cu_seqlens, tokens=tokens, max_seqlen=max(1, longest), num_heads=HEADS)
-    return DisentangledSequences(cu_seqlens, longest, groups)
+    def run(self, op, kinds, dtype):
+        """Return the result and the gradients of those inputs that the kinds of scores read."""
+        qkv, key, query = (tensor.to(dtype, copy=True).requires_grad_() for tensor in self.tensors)
+        read = [qkv, *([key] if "c2p" in kinds else []), *([query] if "p2c" in kinds else [])]
+        out = op(qkv, key if "c2p" in kinds else None, query if "p2c" in kinds else None)
+        return [out.detach(), *torch.autograd.grad(out, read, self.grad.to(dtype))]
 
 
 @pytest.mark.parametrize("layout", ["by length", "padded"])
-@pytest.mark.parametrize("kinds", [("c2p",), ("p2c",), ("c2p", "p2c")])
+@pytest.mark.parametrize("kinds", [(), ("c2p",), ("p2c",), ("c2p", "p2c")])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", [name for name in LENGTHS if name != "none"])
-def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, layout, generator, boundaries):
-    lengths, padding = LENGTHS[name]
-    cu_seqlens, tokens = boundaries(lengths), sum(lengths) + padding
-    tensors, position_E = inputs(lengths, padding, generator, dtype)
-    grad = torch.randn(tokens, HEADS * WIDTH, generator=generator).to(dtype)
-    dropout = site_of(cu_seqlens, tokens, HEADS)
-    sequences = sequences_of(layout, cu_seqlens, tokens)
-    op = op_of(disentangled_attention, position_E, sequences, num_heads=HEADS, dropout=dropout)
-    reference = partial(definition, position_E=position_E, cu_seqlens=cu_seqlens, dropout=dropout)
-    ours = run(op, tensors, grad, kinds)
-    expected = run(reference, [tensor.double() for tensor in tensors], grad, kinds)
+@pytest.mark.parametrize(("lengths", "padding"), LENGTHS.values(), ids=LENGTHS)
+def test_scores_and_gradients_are_those_of_the_definition(lengths, padding, dtype, kinds, layout, generator):
+    case = Case(lengths, padding, generator, dtype)
+    formula = partial(
+        definition, position_E=case.position_E, cu_seqlens=case.cu_seqlens, dropout=case.options["dropout"]
+    )
+    ours, expected = case.run(partial(case.op, layout=layout), kinds, dtype), case.run(formula, kinds, torch.float64)
     for value, reference_value in zip(ours, expected, strict=True):
         assert value.dtype == dtype
         assert relative_error(value, reference_value) < TOLERANCE[dtype]
@@ -93,43 +86,17 @@ def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, la
 
 
 @pytest.mark.parametrize("layout", ["by length", "padded"])
-def test_without_sequences_results_and_gradients_are_zero(layout, generator, boundaries):
-    cu_seqlens = boundaries([0, 0])
-    tensors, position_E = inputs([1], 4, generator, torch.float32)
-    op = op_of(disentangled_attention, position_E, sequences_of(layout, cu_seqlens, 5), num_heads=HEADS)
-    for value in run(op, tensors, torch.ones(5, HEADS * WIDTH), ("c2p", "p2c")):
-        assert torch.equal(value, torch.zeros_like(value))
-
-
-@pytest.mark.parametrize("layout", ["by length", "padded"])
-def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator, monkeypatch):
-    cu_seqlens = boundaries([6] * 9)
-    tensors, position_E = inputs([6] * 9, 0, generator, torch.float32)
-    contexts = []
+def test_groups_of_a_few_sequences_change_nothing(layout, generator, monkeypatch):
+    case, contexts = Case([6] * 9, 0, generator), []
     for block in (1 << 19, 200):
         monkeypatch.setattr("megabert.ops.attention.disentangled.cpu.PROBABILITIES", block)
         monkeypatch.setattr("megabert.ops.sequences.PADDED_GROUP", block)
-        sequences = sequences_of(layout, cu_seqlens, 54)
-        contexts.append(op_of(disentangled_attention, position_E, sequences, num_heads=HEADS)(*tensors))
-    assert len(sequences.groups.shapes) == 5
+        contexts.append(case.op(*case.tensors, layout=layout))
     torch.testing.assert_close(*contexts)
 
 
-@pytest.mark.parametrize("kinds", [(), ("c2p",), ("p2c",), ("c2p", "p2c")])
-def test_reference_is_the_definition(kinds, generator, boundaries):
-    cu_seqlens = boundaries([5, 1, 7])
-    tensors, position_E = inputs([7], 8, generator, torch.float64)
-    sequences, dropout = DisentangledSequences(cu_seqlens, 7), site_of(cu_seqlens, 15, HEADS)
-    op = op_of(disentangled_attention_reference, position_E, sequences, heads=Heads(HEADS, dropout))
-    formula = partial(definition, position_E=position_E, cu_seqlens=cu_seqlens, dropout=dropout)
-    grad = torch.randn(15, HEADS * WIDTH, generator=generator, dtype=torch.float64)
-    for value, expected in zip(run(op, tensors, grad, kinds), run(formula, tensors, grad, kinds), strict=True):
-        torch.testing.assert_close(value, expected)
-
-
-def test_a_backend_that_cannot_run_is_refused(boundaries, generator):
-    tensors, position_E = inputs([6], 0, generator, torch.float32)
-    sequences, positions = DisentangledSequences(boundaries([6]), 6), RelativePositions(*tensors[1:], position_E)
+def test_a_backend_that_cannot_run_is_refused(generator):
+    case = Case([6], 0, generator)
     for backend, reason in (("triton", "need a CUDA GPU"), ("apex", "no such backend")):
         with pytest.raises(KernelError, match=f"{reason}.* Choose auto or one of: torch"):
-            disentangled_attention(tensors[0], positions, sequences, num_heads=HEADS, backend=backend)
+            case.op(*case.tensors, backend=backend)

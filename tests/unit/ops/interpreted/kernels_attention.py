@@ -5,9 +5,6 @@ import torch
 from support.soak import in_soak
 
 from megabert.foundation.errors import KernelError
-from megabert.ops.attention.dense.cpu import DenseSequences
-from megabert.ops.attention.dense.triton import attention_triton
-from megabert.ops.dropout import Heads
 from megabert.ops.proof.exact_problems import attention_mask_problem
 from megabert.ops.proof.problems import attention_problem
 from megabert.ops.triton_support.tile_sizes import attention_tiles
@@ -83,11 +80,6 @@ def test_dropout_masks_of_both_passes_equal_the_torch_backends(is_running, dtype
     assert_close(problem, dtype)
 
 
-def test_attention_repeats_bit_for_bit(generator):
-    problem = attention_problem([40, 33], generator, heads=2, head_width=16)  # two tiles of keys each
-    assert torch.equal(gradient_of(problem), gradient_of(problem))
-
-
-def test_too_wide_heads_are_refused():
+def test_too_wide_heads_are_refused(generator):
     with pytest.raises(KernelError, match="heads are 256 wide"):
-        attention_triton(torch.ones(2, 768), DenseSequences(torch.tensor([0, 2], dtype=torch.int32), 2), Heads(1))
+        gradient_of(attention_problem([2], generator, heads=1, head_width=256))

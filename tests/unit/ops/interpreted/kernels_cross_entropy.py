@@ -24,15 +24,6 @@ def test_cross_entropy_matches_reference(shape, classes, dtype, generator, asser
     assert_close(problem, dtype)
 
 
-def test_count_of_right_answers_equals_the_torch_backends(generator):
-    logits = torch.randn(50, 7, generator=generator).to(torch.float16)
-    logits[3] = 0.5  # a tie is right
-    labels = torch.randint(-1, 7, (50,), generator=generator)
-    assert torch.equal(
-        cross_entropy(logits, labels, backend="triton")[1], cross_entropy(logits, labels, backend="torch")[1]
-    )
-
-
 def test_cross_entropy_of_nothing_counted_is_zero_with_zero_gradient():
     for rows in (0, 3):
         logits = torch.randn(rows, 9, requires_grad=True)

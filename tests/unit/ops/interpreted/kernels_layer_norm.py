@@ -6,10 +6,8 @@ import pytest
 import torch
 from support.soak import in_soak
 
-from megabert.ops.dropout import keep_mask
 from megabert.ops.layer_norm.cpu import layer_norm_torch
 from megabert.ops.layer_norm.triton import layer_norm_triton
-from megabert.ops.proof.inputs import dropout_stream
 from megabert.ops.proof.problems import add_layer_norm_problem, layer_norm_problem
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -79,27 +77,3 @@ def test_layer_norm_of_no_tokens_gives_zero_gradients():
     y.sum().backward()
     assert torch.equal(weight.grad, torch.zeros(4))
     assert torch.equal(bias.grad, torch.zeros(4))
-
-
-@pytest.mark.parametrize("probability", [0.1, 0.5, 0.999])
-def test_dropout_mask_equals_the_torch_backends_forward_and_backward(probability):
-    site = dropout_stream([9], 9, torch.device("cpu")).site(2, 3, probability)
-    x = torch.zeros(9, 301, requires_grad=True)
-    bias = torch.full((301,), 1e10)  # a survivor outweighs the residual by far
-    residual = torch.zeros(9, 301)
-    out, _ = layer_norm_triton(x, torch.ones(301), torch.zeros(301), bias, residual, 1e-12, site, False)
-    keep = keep_mask(site, site.row_keys, 301)
-    rows = keep.any(1) & ~keep.all(1)
-    assert torch.equal((out > 0)[rows], keep[rows])
-    out.backward(torch.randn(9, 301))
-    assert not x.grad[~keep].any()
-
-
-def test_layer_norm_repeats_bit_for_bit(generator):
-    problem = layer_norm_problem((40, 72), generator)
-    runs = []
-    for _ in range(2):
-        leaves = {name: tensor.clone().requires_grad_() for name, tensor in problem.tensors.items()}
-        problem.run(**leaves, backend="triton").square().sum().backward()
-        runs.append([leaf.grad for leaf in leaves.values()])
-    assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))

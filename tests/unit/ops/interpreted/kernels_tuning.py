@@ -7,7 +7,6 @@ import pytest
 import torch
 from unit.ops.interpreted.conftest import narrow_shapes
 
-from megabert.foundation.errors import ConfigError
 from megabert.ops.proof import tuning
 from megabert.ops.proof.tuning import tune
 from megabert.ops.triton_support import tuned_tiles
@@ -81,10 +80,3 @@ def test_time_runs_out_and_the_next_call_does_the_rest(tmp_path, monkeypatch):
     assert json.loads(path.read_text())["tiles"].keys() == first.keys() | rest.keys()
     whole = tuned(tmp_path / "whole.json")
     assert whole == first | rest, "no launch was left half tuned"
-
-
-def test_a_file_of_something_else_is_not_continued(tmp_path):
-    path = tmp_path / "tiles.json"
-    path.write_text(json.dumps(tuned_tiles.identity(CPU) | {"triton": "1.0", "tiles": {}}))
-    with pytest.raises(ConfigError, match=r"another version of Triton \(1\.0\)"):
-        tuned(path)

@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
+from unit.settings.command_line.test_idle_flags import COMMANDS
 
 from data_prep.cli import PROGRAM as DATA
 from megabert.cli import PROGRAM as MEGABERT
@@ -37,9 +39,6 @@ def shown(capsys, monkeypatch):
     return show
 
 
-COMMANDS = [(program, name) for program in (MEGABERT, DATA) for name in program.commands]
-
-
 @pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
 def test_every_command_has_help_with_an_example(program, name, shown):
     text = shown(program, name, "--help")
@@ -51,6 +50,15 @@ def test_every_command_has_help_with_an_example(program, name, shown):
         everything = flags(shown(program, name, "--help-all"))
         assert flags(text).keys() <= everything.keys()
         assert len(everything) > 20
+
+
+@pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
+def test_docstring_describes_the_arguments_that_a_command_has(program, name):
+    parser = Parser(name, program.help_of(name))
+    import_module(f"{program.package}.{name.replace('-', '_')}").add_arguments(parser)
+    names = {name for action in parser._actions for name in (*action.option_strings, action.metavar or action.dest)}
+    assert parser.described.keys() <= names
+    assert [action.dest for action in parser._actions if not action.help] == []
 
 
 @pytest.mark.parametrize("program", [MEGABERT, DATA], ids=lambda program: program.name)

@@ -96,7 +96,7 @@ def test_fields_that_need_others_are_refused_without_them(cls, needs, values):
         assert path in paths
         assert need.path in {*paths, "task", "kind of task"}
         with pytest.raises(ConfigError, match=f"--{path.replace('_', '-')} has no effect: it needs {need.path}"):
-            refuse_idle([path], values, needs)
+            refuse_idle({path: "given"}, values, needs)
 
 
 def test_the_threshold_of_no_answer_belongs_to_tasks_that_may_have_none():

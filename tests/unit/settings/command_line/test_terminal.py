@@ -73,18 +73,6 @@ def test_a_full_disk_behind_standard_output_is_named(monkeypatch, capsys):
     assert "standard output: No space left on device" in capsys.readouterr().err
 
 
-def test_a_panic_of_a_library_is_a_sentence(capsys):
-    class PanicException(BaseException):
-        """Named as pyo3 names it."""
-
-    def panic():
-        raise PanicException("index out of bounds")
-
-    code, _, err = run(panic, capsys)
-    assert (code, "Traceback" in err) == (3, False)
-    assert "index out of bounds" in err
-
-
 def test_endless_words_are_shown_in_part(capsys):
     def fail():
         raise OSError(36, "File name too long", "x" * 6000)

@@ -6,7 +6,7 @@ from megabert.foundation.errors import ConfigError
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import differences, merge_layers, to_dict, to_yaml
-from megabert.settings.config.run import FREE_ON_RESUME, RunConfig, is_science
+from megabert.settings.config.run import FREE_ON_RESUME, RunConfig
 
 PHASE = {"steps": 10, "global_batch_size": 4, "learning_rate": 1e-3}
 
@@ -75,14 +75,6 @@ def test_differences_name_leaves():
     old = to_dict(merge_layers(RunConfig, {"phases": [PHASE]}))
     new = to_dict(merge_layers(RunConfig, {"phases": [{**PHASE, "steps": 11}], "engine": "zero2"}))
     assert differences(old, new) == {"phases.0.steps": (10, 11), "engine": ("auto", "zero2")}
-
-
-def test_science_and_engine_fields():
-    assert is_science("phases.0.steps")
-    assert is_science("model.hidden_size")
-    assert not is_science("phases.1.data")
-    assert not is_science("checkpoint.every_steps")
-    assert not is_science("engine")
 
 
 def test_every_field_that_is_free_on_resume_is_a_field():

@@ -8,7 +8,6 @@ import pytest
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config.deepspeed import ENGINE_KEYS, derive_deepspeed
 from megabert.settings.config.loading import load_run_config, phase_data, shipped_names, shipped_or_own
-from megabert.settings.config.run import is_science
 
 RECIPES_OF_FAMILIES = {
     "bert": ("bert_base", "demo", "speedrun"),
@@ -137,8 +136,6 @@ def test_recipes_with_the_schedule_of_others_enter_length_512_as_they_did(name, 
 def test_families_with_a_table_of_positions_may_tile_it(family):
     config = load_run_config("debug", flags={"model": {"family": family}, "phases": TILED})
     assert [phase.new_positions for phase in config.phases] == ["keep", "tile"]
-    assert is_science("phases.1.new_positions")
-    assert is_science("phases.0.position_offset")
 
 
 def test_rates_and_batches_of_gpt_bert_continue_from_phase_to_phase():
@@ -255,8 +252,7 @@ def test_phase_above_the_positions_of_the_source_names_the_source(family, remedy
 
 
 @pytest.mark.parametrize(
-    ("name", "variant"),
-    [("bert_base", "apex"), ("bert_large", "apex"), ("albert_base", "paper"), ("debug", "nvlamb")],
+    ("name", "variant"), [("bert_base", "apex"), ("bert_large", "apex"), ("albert_base", "paper"), ("debug", "nvlamb")]
 )
 def test_recipe_names_the_rule_of_lamb_of_the_results_that_it_quotes(name, variant):
     assert load_run_config(name).optimizer.lamb_variant == variant

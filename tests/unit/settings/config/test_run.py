@@ -9,6 +9,7 @@ def test_disk_holds_what_is_kept_and_what_is_written():
     assert load_run_config("bert_large", flags=for_good).most_checkpoints == 6 + 9
 
 
-def test_rules_for_rolling_back_are_free_on_resume_and_a_fork_is_not():
-    assert not is_science("rollback.spike_ratio")
-    assert is_science("fork")
+def test_fields_that_make_another_experiment_are_not_free_on_resume():
+    fork = ("fork", "phases.0.steps", "model.hidden_size", "phases.1.new_positions", "phases.0.position_offset")
+    free = ("rollback.spike_ratio", "phases.1.data", "checkpoint.every_steps", "engine")
+    assert [is_science(path) for path in (*fork, *free)] == [True] * len(fork) + [False] * len(free)

@@ -40,12 +40,9 @@ def test_manifest_is_read_as_written(folder, metadata):
     assert manifest.config == {"seed": 7}
 
 
-def test_folder_without_manifest_is_unfinished(tmp_path):
+def test_folder_without_manifest_is_unfinished_or_not_there(tmp_path):
     with pytest.raises(DataError, match="no finished folder"):
         read_manifest(tmp_path)
-
-
-def test_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match=f"There is no {tmp_path}/typo: check the path"):
         read_manifest(tmp_path / "typo" / "instances" / "128")
 
@@ -103,27 +100,17 @@ def test_ids_take_the_narrowest_type(metadata, size, expected):
     assert schema.field("masked_lm_ids").type.value_type == expected
 
 
-def test_foreign_schema_is_refused():
-    with pytest.raises(DataError, match="not an instance shard"):
-        ShardMetadata.from_arrow(pa.schema([("text", pa.string())]), "x.arrow")
-
-
-def test_other_columns_are_refused(metadata):
-    schema = instance_schema(metadata).remove(1)
-    with pytest.raises(DataError, match="columns"):
-        ShardMetadata.from_arrow(schema, "x.arrow")
-
-
-def test_metadata_of_another_version_is_refused(metadata):
-    with pytest.raises(DataError, match="format_version=99"):
-        ShardMetadata.from_dict({**asdict(metadata), "format_version": 99})
-
-
-def test_unknown_objective_is_refused(metadata):
-    with pytest.raises(DataError, match=r"objective: Input should be 'nsp', 'sop' or 'none'"):
-        ShardMetadata.from_dict({**asdict(metadata), "objective": "clm"})
-
-
-def test_missing_mask_id_is_refused(metadata):
-    with pytest.raises(DataError, match="lacks mask"):
-        replace(metadata, special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3})
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda _: ShardMetadata.from_arrow(pa.schema([("text", pa.string())]), "x.arrow"), "not an instance shard"),
+        (lambda own: ShardMetadata.from_arrow(instance_schema(own).remove(1), "x.arrow"), "columns"),
+        (lambda own: ShardMetadata.from_dict({**asdict(own), "format_version": 99}), "format_version=99"),
+        (lambda own: ShardMetadata.from_dict({**asdict(own), "objective": "clm"}), "should be 'nsp', 'sop' or 'none'"),
+        (lambda own: replace(own, special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3}), "lacks mask"),
+    ],
+    ids=["foreign schema", "other columns", "another version", "unknown objective", "no [MASK]"],
+)
+def test_metadata_that_is_not_ours_is_refused(metadata, read, message):
+    with pytest.raises(DataError, match=message):
+        read(metadata)

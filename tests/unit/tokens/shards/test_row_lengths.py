@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 from contextlib import contextmanager
 from itertools import count, islice
 
@@ -17,11 +16,10 @@ from megabert.tokens.shards.shard_set import ShardSet
 
 
 @pytest.fixture
-def indexed(shard_folder, tmp_path):
+def indexed(copied):
     """A copy of the shards that have their lengths indices."""
-    folder = shutil.copytree(shard_folder, tmp_path / "indexed")
-    complete_index(ShardSet.open(folder))
-    return folder
+    complete_index(ShardSet.open(copied))
+    return copied
 
 
 def test_lengths_come_from_the_index_alone_and_equal_those_of_the_shards(indexed, train_instances, monkeypatch):
@@ -58,13 +56,6 @@ def test_lengths_of_more_shards_than_may_be_open_come_from_the_index(make, tmp_p
     with few_descriptors():
         sizes = shards.sizes(((0, 60),))
     assert sizes.lengths.tolist() == [len(instance.input_ids) for instance in instances]
-
-
-def test_lengths_without_an_index_come_from_the_shards(shard_folder, indexed):
-    spans = ((5, 1111), (3, 9))
-    with_index, without = (ShardSet.open(folder).sizes(spans) for folder in (indexed, shard_folder))
-    assert not list(shard_folder.glob("*.npy"))
-    assert all(np.array_equal(a, b) for a, b in zip(with_index, without, strict=True))
 
 
 def cut(path):

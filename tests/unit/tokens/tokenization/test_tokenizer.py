@@ -4,7 +4,6 @@ import random
 import numpy as np
 import pytest
 import tokenizers
-from support.soak import in_soak
 from tokenizers import models
 
 from megabert.foundation.errors import DataError
@@ -14,46 +13,6 @@ from megabert.tokens.tokenization.span_cache import SpanCache
 from megabert.tokens.tokenization.tokenizer_kinds import TextOptions, build_backend
 
 LITERALS = ["[MASK]", "[SEP]", "[CLS]", "[PAD]", "[UNK]"]
-AWKWARD = [
-    "",
-    " ",
-    "  two  spaces ",
-    "tab\tnew\nline\rfeed\x0bvertical\x85next",
-    "x" * 101 + " " + "y" * 100,
-    "a\u0301 \u0301a",
-    "\u03a3\u0391\u03a3 \u03a3",
-    "\u00a0no\u2028break\u3000wide",
-    "soft\u00adhyphen\u200bzero\ufeffmark",
-    "\u4e2d\u6587a\u5b57",
-    "don't do not ... ?!",
-    "\U0001f600 \U0001f468\u200d\U0001f469",
-    "\u0130stanbul \u00df \ufb01",
-    "\u1112\u1161\u11ab \ud55c\uae00",
-]
-
-
-def random_text(generator):
-    kinds = [(32, 127), (0, 0x3000), (0xAC00, 0xD7A4), (0x300, 0x370), (0xE000, 0x110000), (32, 33), (9, 14)]
-    return "".join(chr(generator.randrange(*generator.choice(kinds))) for _ in range(generator.randrange(50)))
-
-
-@pytest.fixture(scope="module")
-def stress_set(english_texts, korean_texts):
-    generator = random.Random(0)
-    paragraphs = [line for text in english_texts[:4] + korean_texts[:40] for line in text.split("\n\n")]
-    spliced = [" ".join(generator.choice(LITERALS) + "x" for _ in range(4)) for _ in range(5)]
-    return paragraphs + AWKWARD + LITERALS + spliced + [random_text(generator) for _ in range(3000)]
-
-
-@pytest.mark.parametrize("name", ["cased", "uncased_korean", *in_soak("uncased", "minilm")])
-def test_ids_with_the_cache_equal_those_of_the_library(name, stress_set, request):
-    tokenizer = request.getfixturevalue(name)
-    plain = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    plain.encode_special_tokens = True
-    wanted = [encoding.ids for encoding in plain.encode_batch_fast(stress_set, add_special_tokens=False)]
-    for _ in range(2):  # from the library, then from the cache
-        found = tokenizer.encode_batch(stress_set)
-        assert [ids.tolist() for ids in found] == wanted
 
 
 @pytest.mark.parametrize("words", [1 << 18, 4])
@@ -93,12 +52,7 @@ def test_encode_flat_gives_offsets_and_encode_batch_the_same_ids(cased):
     assert offsets[-1] == len(ids)
     for index, part in enumerate(cased.encode_batch(texts)):
         assert part.tolist() == ids[offsets[index] : offsets[index + 1]].tolist()
-
-
-def test_no_texts_give_no_ids(cased):
-    ids, offsets = cased.encode_flat([])
-    assert len(ids) == 0
-    assert offsets.tolist() == [0]
+    assert [part.tolist() for part in cased.encode_flat([])] == [[], [0]]
 
 
 def test_decode_keeps_words_as_they_were(cased):

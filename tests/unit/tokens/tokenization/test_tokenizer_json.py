@@ -1,12 +1,14 @@
-"""Bounds of tokenizer.json, and its model against the class of the folder."""
+"""Bounds of tokenizer.json, its model against the class of the folder, and panics of the library."""
 
 import json
 
 import pytest
+from unit.tokens.tokenization.conftest import edit_json
 from unit.tokens.tokenization.test_folder_settings import write_files
 
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.tokenizer_kinds import panics_as_errors
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 12}
 ENDLESS = {
@@ -34,8 +36,8 @@ ENDLESS = {
 def test_tokenizer_json_has_bounds(field, cased, tmp_path):
     name, value, words = ENDLESS[field]
     write_files(tmp_path, cased, tokenizer_class="PreTrainedTokenizerFast")
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}), encoding="utf-8")
+    state = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state | {name: value}), encoding="utf-8")
     with pytest.raises(DataError, match=rf"tokenizer\.json: .*{words}"):
         load_tokenizer(tmp_path)
 
@@ -43,23 +45,39 @@ def test_tokenizer_json_has_bounds(field, cased, tmp_path):
 @pytest.mark.parametrize("kind", ["Unigram", "BPE"])
 def test_a_model_of_another_class_is_refused(kind, cased, tmp_path):
     write_files(tmp_path, cased)
-    path = tmp_path / "tokenizer.json"
-    state = json.loads(path.read_text(encoding="utf-8"))
-    vocab = state["model"]["vocab"]
     models = {
-        "Unigram": {"unk_id": 1, "vocab": [[piece, -1.0] for piece in vocab]},
-        "BPE": {"vocab": vocab, "merges": []},
+        "Unigram": {"unk_id": 1, "vocab": [[piece, -1.0] for piece in cased.vocab]},
+        "BPE": {"vocab": cased.vocab, "merges": []},
     }
-    state |= {"model": {"type": kind, **models[kind]}, "pre_tokenizer": None}
-    path.write_text(json.dumps(state), encoding="utf-8")
+    edit_json(tmp_path / "tokenizer.json", model={"type": kind, **models[kind]}, pre_tokenizer=None)
     with pytest.raises(DataError, match=f"model.type is {kind}, but tokenizer_class=BertTokenizer is of WordPiece"):
         load_tokenizer(tmp_path)
 
 
 def test_id_far_out_of_range_is_refused(tmp_path, cased):
     save_huggingface(cased, tmp_path)
-    state = json.loads((tmp_path / "tokenizer.json").read_text())
-    state["model"]["vocab"][cased.pieces[-1]] = 2**32 - 1
-    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    model = json.loads((tmp_path / "tokenizer.json").read_text())["model"]
+    model["vocab"][cased.pieces[-1]] = 2**32 - 1
+    edit_json(tmp_path / "tokenizer.json", model=model)
     with pytest.raises(DataError, match="Input should be less than"):
         load_tokenizer(tmp_path)
+
+
+Panic = type("PanicException", (BaseException,), {})
+"""Stands for pyo3's, which is made anew by each library."""
+
+
+def test_panic_of_a_library_is_an_error_with_its_place():
+    with (
+        pytest.raises(
+            DataError, match=r"a/tokenizer\.json: `tokenizers` broke down on it \(index out of bounds\)\. Fetch"
+        ),
+        panics_as_errors("a/tokenizer.json"),
+    ):
+        raise Panic("index out of bounds")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_everything_else_passes(error):
+    with pytest.raises(error), panics_as_errors("a"):
+        raise error

@@ -102,12 +102,9 @@ def test_too_many_characters_for_the_size_are_refused():
         choose_alphabet(words.items(), capacity=500)
 
 
-def test_text_without_words_is_refused():
+def test_text_without_words_and_impossible_sizes_are_refused():
     with pytest.raises(DataError, match="no words"):
         train_wordpiece(["", "  \n"], vocab_size=100)
-
-
-def test_impossible_sizes_are_refused():
     with pytest.raises(ConfigError, match="vocab_size"):
         train_wordpiece(["a b"], vocab_size=5)
 

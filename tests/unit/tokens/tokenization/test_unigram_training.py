@@ -6,6 +6,7 @@ import unicodedata
 
 import pytest
 import transformers
+from unit.tokens.tokenization.conftest import encoded
 
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_unigram, unigram_training
@@ -31,11 +32,6 @@ def test_order_of_the_documents_changes_no_id(trained, english_texts):
     assert train_unigram(shuffled, vocab_size=1200).sha256 == trained.sha256
 
 
-def test_number_of_threads_is_not_the_machines():
-    """SentencePiece's scores, and so its pieces, differ with the number of threads that read the words."""
-    assert unigram_training._SETTINGS["num_threads"] == 1
-
-
 def test_a_text_that_spells_sentencepieces_unknown_piece_keeps_it():
     tokenizer = train_unigram([TEXT + "A senator <unk> met a <unk>. " * 5], vocab_size=80)
     assert tokenizer.decode(tokenizer.encode("<unk> met")) == "<unk> met"
@@ -47,7 +43,7 @@ def test_transformers_gives_the_same_ids(trained, tmp_path, english_texts):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     texts = [*english_texts[:5], " two  spaces\n\nand lines ", "na\u00efve \u2603 snow", ""]
     expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
-    assert [ids.tolist() for ids in trained.encode_batch(texts)] == expected
+    assert encoded(trained, texts) == expected
     assert theirs("a whale", "the sea")["input_ids"].count(trained.special_ids.sep) == 2
     again = load_tokenizer(tmp_path)
     assert again.sha256 == trained.sha256 == pickle.loads(pickle.dumps(again)).sha256
@@ -91,15 +87,18 @@ def test_pieces_are_read_and_compared_by_their_text(trained):
     assert written_pieces(trained)[number] == (b"the", True)
 
 
-def test_what_cannot_be_trained_is_refused():
-    with pytest.raises(ConfigError, match="vocab_size=5 must be above 5"):
-        train_unigram([TEXT], vocab_size=5)
-    with pytest.raises(DataError, match="no words"):
-        train_unigram(["", " \n"], vocab_size=100)
-    with pytest.raises(DataError, match="no words"):
-        train_unigram(["\u2585 \u2585\u2585"], vocab_size=100)
-    with pytest.raises(DataError, match="different characters"):
-        train_unigram(["".join(map(chr, range(0x4E00, 0x4E00 + 500)))], vocab_size=100)
+@pytest.mark.parametrize(
+    ("texts", "vocab_size", "error", "message"),
+    [
+        ([TEXT], 5, ConfigError, "vocab_size=5 must be above 5"),
+        (["", " \n"], 100, DataError, "no words"),
+        (["\u2585 \u2585\u2585"], 100, DataError, "no words"),
+        (["".join(map(chr, range(0x4E00, 0x4E00 + 500)))], 100, DataError, "different characters"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(texts, vocab_size, error, message):
+    with pytest.raises(error, match=message):
+        train_unigram(texts, vocab_size=vocab_size)
 
 
 def test_text_without_a_space_for_thousands_of_characters_is_learned_from():

@@ -20,21 +20,15 @@ def test_page_of_a_run_without_validation_has_its_curves(tmp_path):
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
 
 
-def test_page_shows_what_the_schedules_plan(tmp_path):
-    rows = [train_row(step, 8.0) for step in (1, 2)]
-    one = draw_page(write_run(tmp_path / "one", rows), [])
-    other = draw_page(write_run(tmp_path / "other", rows, phases={"0": {"masked_lm_prob": 0.3}}), [])
-    assert one != other
+ROWS = [train_row(1, 8.0), train_row(2, 7.0)]
 
 
-def test_curves_of_an_empty_run_are_empty(tmp_path):
-    assert draw_page(write_run(tmp_path / "run", []), []).startswith(b"\x89PNG")
-
-
-def test_curves_change_with_the_metrics(tmp_path):
-    one = draw_page(write_run(tmp_path / "one", [train_row(1, 8.0), train_row(2, 7.0)]), [])
-    two = draw_page(write_run(tmp_path / "two", [train_row(1, 8.0), train_row(2, 7.0), eval_row(2, 7.0)]), [])
-    assert one != two
+def test_curves_change_with_metrics_and_schedules(tmp_path):
+    masked = {"phases": {"0": {"masked_lm_prob": 0.3}}}
+    ways = (([], {}), (ROWS, {}), ([*ROWS, eval_row(2, 7.0)], {}), (ROWS, masked))
+    pictures = [draw_page(write_run(tmp_path / str(i), rows, **flags), []) for i, (rows, flags) in enumerate(ways)]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    assert len(set(pictures)) == len(ways)
 
 
 def test_phases_of_a_fork_are_drawn_at_the_steps_of_its_run(tmp_path, shard_folder):

@@ -21,7 +21,10 @@ def test_page_of_a_grid_has_its_picture_tables_and_errors(tmp_path, capsys):
     assert "<grid>" not in text
     assert text.count("dev: 1 of 6 are not exact") == 2
     assert "<summary>grid.json</summary>" in text
-    assert f"page: {page}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"page: {page}" in printed
+    assert re.search(r"mine +dev +accuracy +83.33 +50.00 +0.001 +3", printed)
+    assert "mean  2 of 2 sets" in printed
 
 
 def test_page_of_a_fine_tuning_has_its_scores_and_settings(tmp_path, megabert):

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from megabert.training.recovery.stop_signals import SIGNALS, StopSignals
+from megabert.training.recovery.stop_signals import SIGNALS, CtrlC, StopSignals
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,14 @@ def test_ctrl_c_that_a_shell_has_ignored_stays_ignored():
         stop.begin_saving()
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.received is None
+
+
+def test_a_handler_of_a_callers_own_stays():
+    signal.signal(signal.SIGINT, own := lambda number, frame: None)
+    with CtrlC() as stop:
+        stop.begin_saving()
+        assert signal.getsignal(signal.SIGINT) is own
+    assert signal.getsignal(signal.SIGINT) is own
 
 
 def test_first_signal_is_kept():

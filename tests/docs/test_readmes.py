@@ -1,4 +1,4 @@
-"""The times in the READMEs' tables of recipes are what `megabert estimate` predicts."""
+"""The READMEs: times of recipes as `megabert estimate` predicts them, and the same commands in both."""
 
 import json
 import re
@@ -26,3 +26,15 @@ def test_files_to_read_first_exist():
     files = re.findall(r"^\| \[([\w/.]+)\]\(\1\)", section, re.MULTILINE)
     assert len(files) == 5
     assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def shown_lines(name: str) -> list[str]:
+    """Return the lines of the code blocks, comments cut off."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [line.split("  # ")[0].strip() for line in re.findall(r"^    (\S.*)$", text, re.MULTILINE)]
+
+
+def test_both_readmes_show_the_same_commands():
+    english, korean = shown_lines("README.md"), shown_lines("README.ko.md")
+    assert english[:2] == ["make demo", "make test"]
+    assert korean == english, "README.ko.md: bring its code blocks in line with README.md"
