@@ -155,8 +155,7 @@ def describe_choices(
             op = ATTENTION_OPS[model.attention_kind] if setting == "attention" else setting
             name = next(name for name in usable_backends(op, device) if name != "varlen" or fits_varlen)
         chosen.setdefault(name, []).append(setting)
-    choices = "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
-    return f"ops on {device}: {choices}"
+    return f"ops on {device}: " + "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
 
 
 def no_obstacle(device: str) -> None:
