@@ -278,16 +278,23 @@ def _copy_rows(batch, rows, filled, columns):
             break
         if first + masked > len(positions) or original + masked > len(masked_ids):
             break
-        # Lists first, then the numbers of the row and where the next one begins.
-        t, m = columns.token_starts[r], columns.masked_starts[r]
-        source, target = input_ids[start : start + length], columns.input_ids[t : t + length]
-        for index in range(length):
-            target[index] = source[index]
-        for index in range(masked):
-            columns.masked_positions[m + index] = positions[first + index]
-            columns.masked_ids[m + index] = masked_ids[original + index]
         columns.segment_b_starts[r] = b_starts[row]
         columns.next_sentence_labels[r] = labels[row]
+        columns.token_starts[r + 1] = columns.token_starts[r] + length
+        columns.masked_starts[r + 1] = columns.masked_starts[r] + masked
         r += 1
-        columns.token_starts[r], columns.masked_starts[r] = t + length, m + masked
+    # Lists in loops of their own: of short ones a processor waits for the memory of many rows at once.
+    _copy_lists(input_ids, token_starts, rows, filled, r, columns.input_ids, columns.token_starts)
+    _copy_lists(positions, masked_starts, rows, filled, r, columns.masked_positions, columns.masked_starts)
+    _copy_lists(masked_ids, id_starts, rows, filled, r, columns.masked_ids, columns.masked_starts)
     return r
+
+
+@inlined
+def _copy_lists(values, starts, rows, filled, end, copied, copied_starts):
+    """Copy the lists of some rows to where the instances ``filled`` to ``end - 1`` have theirs."""
+    for r in range(filled, end):
+        start, first, stop = starts[rows[r - filled]], copied_starts[r], copied_starts[r + 1]
+        source, target = values[start : start + stop - first], copied[first:stop]
+        for index in range(stop - first):
+            target[index] = source[index]
