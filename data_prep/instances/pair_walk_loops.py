@@ -9,8 +9,7 @@ there and goes on in the next instance: where a text has few marks of a sentence
 nothing is lost.
 """
 
-# S sentences of the bucket, numbered from 0
-# D documents, S sentences
+# D documents and S sentences of the bucket, numbered from 0
 
 from typing import Any, NamedTuple
 

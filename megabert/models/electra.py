@@ -156,8 +156,8 @@ def _embeddings(config: ModelConfig, ops: OpsConfig) -> tuple[BertEmbeddings, Be
 def replace_tokens(batch: PackedBatch, logits_MV: Tensor) -> tuple[Tensor, Tensor]:
     """Put a token drawn from the generator at each masked position.
 
-    The draw is keyed by instance seed and position. The instance seed follows from run seed, step and instance, so a
-    resumed run, or one on other ranks, draws the same tokens.
+    The draw is keyed by instance seed and position. The instance seed follows from run seed, global batch and
+    instance, so a resumed run, or one on other ranks, draws the same tokens.
 
     Args:
         batch: Packed micro-batch.

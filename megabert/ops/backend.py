@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from megabert.foundation.errors import KernelError
+from megabert.settings.config.model import ModelConfig
 
 logger = logging.getLogger(__name__)
 _compiled: list[str] = []
@@ -131,25 +132,30 @@ def obstacles_of(op: str, device: str) -> dict[str, str | None]:
     return {backend.name: _obstacle(backend, device) for backend in BACKENDS[op]}
 
 
-def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:
+def describe_choices(
+    requested: Mapping[str, str], device: str, *, has_lamb: bool, model: ModelConfig, precision: str
+) -> str:
     """Return one line on which backend each op takes; the log file says why, op by op.
 
     Args:
         requested: The configuration's choice for each op.
         device: Device type.
         has_lamb: Whether the optimizer runs LAMB's passes.
-        attention: Kind of the model's attention: BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
+        model: The model, whose attention is BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
             (``windowed``).
+        precision: The precision, not ``auto``.
     """
+    # As in `rotary_attention`: varlen takes 16 bits and drops no probabilities.
+    fits_varlen = precision != "fp32" and model.attention_probs_dropout_prob == 0
     chosen: dict[str, list[str]] = {}
     for setting, name in requested.items():
         if setting == "lamb" and not has_lamb:
             continue
         if name == "auto":
-            name = usable_backends(ATTENTION_OPS[attention] if setting == "attention" else setting, device)[0]
+            op = ATTENTION_OPS[model.attention_kind] if setting == "attention" else setting
+            name = next(name for name in usable_backends(op, device) if name != "varlen" or fits_varlen)
         chosen.setdefault(name, []).append(setting)
-    choices = "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
-    return f"ops on {device}: {choices}"
+    return f"ops on {device}: " + "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
 
 
 def no_obstacle(device: str) -> None:

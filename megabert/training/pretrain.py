@@ -205,8 +205,9 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     inputs.shards[0][0].first.copy_tokenizer(tokenizer_dir(run_dir))
     logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
     # Machine and sizes: the backend of each op, ranks, precision, token budgets.
-    has_lamb, attention = config.optimizer.has_lamb_passes, config.model.attention_kind
-    logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=has_lamb, attention=attention))
+    has_lamb = config.optimizer.has_lamb_passes
+    settings: dict[str, Any] = {"has_lamb": has_lamb, "model": config.model, "precision": config.precision}
+    logger.info(describe_choices(config.ops.backends, world.device.type, **settings))
     logger.info(
         "%d rank(s) on %s, %s, ZeRO-%d, micro_batch_tokens %s",
         world.size,

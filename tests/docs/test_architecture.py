@@ -57,7 +57,7 @@ def test_every_module_and_room_is_in_a_row_and_exists():
         for path in (ROOT / package).iterdir()
         if path.name != "__init__.py" and (path.suffix == ".py" or list(path.glob("*.py")) or path.name == "recipes")
     }
-    assert rooms == there
+    assert rooms == there | {"ds_configs"}  # a third package, without rooms
 
 
 def test_rows_name_the_rooms_inside_their_room():

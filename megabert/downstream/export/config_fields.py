@@ -85,7 +85,5 @@ def field_tables(name: str) -> dict[str, dict[str, Entry]]:
 
 
 _TABLES = field_tables("config_fields.yaml")
-COMMON = _TABLES["_common"]
-"""Fields of every family."""
 CONFIG_FIELDS = {family: table for family, table in _TABLES.items() if not family.startswith("_")}
 """The fields of config.json, by family and name."""

@@ -163,8 +163,8 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     sizes = f"{len(prepared.train)} training items, {len(kind.labels)} labels, {world.size} rank(s)"
     logger.info(prepared.describe())
     logger.info("%s: %s on %s, ZeRO-%d", kind.task.name, sizes, world.device.type, engine.zero_stage)
-    attention = prepared.model.attention_kind
-    logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=False, attention=attention))
+    settings: dict[str, Any] = {"model": prepared.model, "precision": resolve_precision(config.precision, world.device)}
+    logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=False, **settings))
     for seed in seeds:
         # Weights that the model was given are the same for all seeds, the others are drawn.
         drawn = {

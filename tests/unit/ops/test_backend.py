@@ -2,6 +2,7 @@
 
 import ast
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.lamb import SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.settings.config.model import ModelConfig
 
 CALLS = {
     "layer_norm": lambda backend: layer_norm(
@@ -99,7 +101,7 @@ def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
 
 def test_choices_are_one_line():
     requested = {"attention": "auto", "layer_norm": "apex", "lamb": "auto"}
-    line = describe_choices(requested, "cpu", has_lamb=True, attention="dense")
+    line = describe_choices(requested, "cpu", has_lamb=True, model=ModelConfig(), precision="fp32")
     assert line == "ops on cpu: torch (attention, lamb); apex (layer_norm)"
 
 
@@ -107,6 +109,19 @@ def test_choices_are_those_of_what_runs(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     requested = {"attention": "auto", "bias_gelu": "auto", "lamb": "auto"}
-    for kind in ("disentangled", "windowed"):
-        line = describe_choices(requested, "cpu", has_lamb=False, attention=kind)
+    for family in ("deberta", "modernbert"):
+        model = ModelConfig(family=family)
+        line = describe_choices(requested, "cpu", has_lamb=False, model=model, precision="fp32")
         assert line == "ops on cpu: triton (attention, bias_gelu)"
+
+
+@pytest.mark.parametrize(
+    ("precision", "dropout", "name"),
+    [("bf16", 0.0, "varlen"), ("fp8", 0.0, "varlen"), ("fp32", 0.0, "torch"), ("bf16", 0.1, "torch")],
+)
+def test_choices_name_varlen_only_in_16_bits_without_dropout(precision, dropout, name, monkeypatch):
+    _, varlen, plain = BACKENDS["rotary_attention"]
+    monkeypatch.setitem(BACKENDS, "rotary_attention", (replace(varlen, obstacle=no_obstacle), plain))
+    model = ModelConfig(family="modernbert", attention_probs_dropout_prob=dropout)
+    line = describe_choices({"attention": "auto"}, "cuda", has_lamb=False, model=model, precision=precision)
+    assert line == f"ops on cuda: {name} (attention)"

@@ -109,10 +109,6 @@ def rotary_attention(
     return run(qkv_TC, turns_P2E, sequences, Heads(num_heads, dropout), reach=reach)
 
 
-WITH_DROPOUT = tuple(
-    replace(backend, obstacle=lambda _: "it takes 16 bits and drops none of the probabilities")
-    if backend.name == "varlen"
-    else backend
-    for backend in BACKENDS["rotary_attention"]
-)
+_triton, _varlen, _torch = BACKENDS["rotary_attention"]
+WITH_DROPOUT = (_triton, replace(_varlen, obstacle=lambda _: "it takes 16 bits and drops no probabilities"), _torch)
 """The backends for dropout of attention probabilities, and for float32."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from megabert.downstream.export.config_fields import COMMON, CONFIG_FIELDS, Entry, Fixed, Taken, Unused
+from megabert.downstream.export.config_fields import CONFIG_FIELDS, Entry, Fixed, Taken, Unused, field_tables
 from megabert.settings.config.families import FAMILIES
 
 PAGE = Path(__file__).parents[4] / "docs" / "families" / "config_json.md"
@@ -73,12 +73,12 @@ def describe(name: str, entry: Entry) -> str:
 
 def rendered() -> str:
     """Return the tables of the page."""
-    parts = []
-    for title, table in {"all families": COMMON, **CONFIG_FIELDS}.items():
+    parts, common = [], field_tables("config_fields.yaml")["_common"]
+    for title, table in {"all families": common, **CONFIG_FIELDS}.items():
         rows = [
             describe(name, entry)
             for name, entry in sorted(table.items())
-            if title == "all families" or COMMON.get(name) != entry
+            if title == "all families" or common.get(name) != entry
         ]
         parts += [f"## {title}", "", "| field | |", "|---|---|", *rows, ""]
     return "\n".join(parts).rstrip() + "\n"
