@@ -88,8 +88,8 @@ def fp8_work(model: ModelConfig, *, tokens: int) -> tuple[float, float]:
     cast_bytes = float((16 * h + (1 + gates) * f) * model.layer_passes * tokens)
     if model.generator_size is None:
         return flops, cast_bytes
-    of_generator = fp8_work(model.generator(), tokens=tokens)
-    return flops + of_generator[0], cast_bytes + of_generator[1]
+    more_flops, more_bytes = fp8_work(model.generator(), tokens=tokens)
+    return flops + more_flops, cast_bytes + more_bytes
 
 
 def _matrix_flops(model: ModelConfig) -> int:

@@ -27,7 +27,7 @@ def environment_of_commands() -> dict[str, str]:
 class ForkServer:
     """The process that ``server.py`` describes; with modules, it imports these alone, under variables of its own.
 
-    It runs in this virtualenv, or in the one that a Python belongs to.
+    It runs in this virtualenv, or in that of another Python.
     """
 
     def __init__(self, *modules: str, python: Path | str = sys.executable, **variables: str) -> None:

@@ -33,7 +33,7 @@ class Environment:
         self.folder, self.python = folder, folder / "virtualenv" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "virtualenv"], check=True, timeout=300)
         (site,) = folder.glob("virtualenv/lib/python*/site-packages")
-        (site / "of_the_tests.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+        (site / "parent.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
         (site / "checks_of_the_example.py").write_text(CHECKS)
         shutil.copytree(EXAMPLE, folder / "source")  # pip writes into it
         self.cold("pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", folder / "source")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from unit.data_prep.instances.google_oracle import of_fast, of_oracle, z_scores
+from unit.data_prep.instances.google_oracle import sample_built, sample_oracle, z_scores
 
 from data_prep.checks.verify import verify
 from data_prep.config.build import BuildConfig, SourceConfig
@@ -28,7 +28,7 @@ def make(corpus, output, **changes):
 @pytest.mark.parametrize("corpus", ["public_domain", "korean"])
 def test_fast_google_form_has_the_oracles_distribution(corpus, length, tmp_path):
     folder = make(corpus, tmp_path / "out", lengths=(length,), dupe_factor=1).folder / "documents"
-    scores = z_scores(of_oracle(folder, length, PASSES), of_fast(folder, length, PASSES), resamples=2000)
+    scores = z_scores(sample_oracle(folder, length, PASSES), sample_built(folder, length, PASSES), resamples=2000)
     print(corpus, length, {name: round(float(score), 2) for name, score in scores.items()})
     assert max(map(abs, scores.values())) < 4, scores
 

@@ -115,8 +115,8 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     phase = {"steps": 24000, "max_seq_length": 128}
     run = {"name": "english_small", "phases": [phase], "seed": 42, "optimizer": {"name": "adamw"}, "precision": "bf16"}
     (folders.run / "config.yaml").write_text(yaml.safe_dump(run))
-    of_step_5 = {"step": 5, "phase": 1, "progress/samples": 20_000, "train/mlm_loss": 3.5}
-    metrics = [of_step_5, {"step": 5, "eval/mlm_loss": 3.25}, {"step": 6, "train/mlm_loss": 3}]
+    trained = {"step": 5, "phase": 1, "progress/samples": 20_000, "train/mlm_loss": 3.5}
+    metrics = [trained, {"step": 5, "eval/mlm_loss": 3.25}, {"step": 6, "train/mlm_loss": 3}]
     (folders.run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
     shards = folders.data / "instances" / "128"
     shards.mkdir(parents=True)

@@ -140,7 +140,7 @@ def statistics(document, a, b, is_random, length, count):
     return np.stack([np.bincount(document, weights=value, minlength=count) for value in values], axis=1)
 
 
-def of_fast(folder: Path, length, passes, seed=5):
+def sample_built(folder: Path, length, passes, seed=5):
     documents = DocumentSet.open(folder, "train", 2000)
     total = np.zeros((documents.num_documents, len(NAMES)))
     for pass_number in range(passes):
@@ -154,7 +154,7 @@ def of_fast(folder: Path, length, passes, seed=5):
     return total
 
 
-def of_oracle(folder: Path, length, passes, seed=6):
+def sample_oracle(folder: Path, length, passes, seed=6):
     segments = segments_of(folder)
     options = OracleOptions(length, max_predictions=20 if length == 128 else 80)
     instances = create_instances(segments, passes, seed, options)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.soak import in_soak
 from unit.data_prep.conftest import pair_options, write_split
-from unit.data_prep.instances.google_oracle import of_fast, of_oracle, z_scores
+from unit.data_prep.instances.google_oracle import sample_built, sample_oracle, z_scores
 
 from data_prep.instances.google import heads, pair_google
 from data_prep.instances.pairs import DocumentBucket
@@ -12,14 +12,14 @@ from megabert.foundation.randomness.keyed import mix
 @pytest.mark.parametrize(("length", "passes"), [(128, 16), *in_soak((512, 24))])
 def test_fast_form_has_the_oracles_distribution(built, length, passes):
     folder = built.folder / "documents"
-    scores = z_scores(of_oracle(folder, length, passes), of_fast(folder, length, passes))
+    scores = z_scores(sample_oracle(folder, length, passes), sample_built(folder, length, passes))
     assert max(map(abs, scores.values())) < 4, scores
 
 
 def test_comparison_sees_a_wrong_share(built):
     """Negative control: a target of another length is noticed at once."""
     folder = built.folder / "documents"
-    scores = z_scores(of_oracle(folder, 128, 4), of_fast(folder, 124, 4))
+    scores = z_scores(sample_oracle(folder, 128, 4), sample_built(folder, 124, 4))
     assert max(map(abs, scores.values())) > 6, scores
 
 
