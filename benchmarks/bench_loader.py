@@ -109,7 +109,7 @@ def measure(shards: Mixture, arguments: argparse.Namespace) -> dict:
             padded += sum(b.input_ids_T.numel() for b in step.micro_batches)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {
-        "length": shards.metadata.max_seq_length,
+        "length": shards.first.metadata.max_seq_length,
         "rows": shards.num_rows,
         "sources": len(shards.sources),
         "global_batch_size": arguments.global_batch_size,

@@ -31,7 +31,7 @@ class DynamicMasker:
         Raises:
             DataError: Words are masked whole, and the tokenizer next to the shards cannot be read.
         """
-        metadata = shards.metadata
+        metadata = shards.first.metadata
         self._seed = seed
         self._options = self._default = metadata.masking_options
         is_token = metadata.mask_unit == "token"

@@ -30,10 +30,8 @@ from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import phase_data
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import InstanceStatistics
-from megabert.tokens.shards.format import ShardMetadata
 from megabert.tokens.shards.shard_set import ShardSet, Sizes, read_instances, runs_of
 
 Positions = Mapping[str, DataPosition]
@@ -101,23 +99,8 @@ class Mixture:
 
     @property
     def first(self) -> ShardSet:
-        """The first source; all have its tokenizer and its settings."""
+        """The first source, whose tokenizer, metadata and masks all have."""
         return self.sources[0]
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the first source."""
-        return self.first.folder
-
-    @property
-    def metadata(self) -> ShardMetadata:
-        """The properties of all shards."""
-        return self.first.metadata
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether the shards hold the masks."""
-        return self.first.has_masks
 
     @property
     def num_rows(self) -> int:
@@ -132,10 +115,6 @@ class Mixture:
     def statistics_in(self, phase: PhaseConfig) -> InstanceStatistics:
         """Return these totals under the masks of a phase."""
         return self._mixed([source.statistics_in(phase) for source in self.sources])
-
-    def masking_in(self, phase: PhaseConfig, batch: int | None = None) -> MaskingOptions | None:
-        """Return how the loader masks instances (`ShardSet.masking_in`)."""
-        return self.first.masking_in(phase, batch)
 
     def counts(self, batch: range) -> list[int]:
         """Return how many instances of a batch come from each source.

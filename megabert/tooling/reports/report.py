@@ -58,7 +58,7 @@ def fit_unigram(train: Mixture, held_out: Mixture, *, max_instances: int) -> Uni
         max_instances: How many held-out instances are scored, the first ones, as in a validation.
     """
     # In blocks of rows, because a corpus' targets do not fit into memory at once.
-    pieces = train.metadata.vocab_size
+    pieces = train.first.metadata.vocab_size
     counts, targets = np.ones(pieces), np.zeros(pieces, np.int64)
     whole = train.counts(range(train.num_rows))
     for source, taken in zip(train.sources, whole, strict=True):
@@ -220,7 +220,7 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]
         # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
-        is_mask_M = seen_M == held_out.metadata.special_ids["mask"]
+        is_mask_M = seen_M == held_out.first.metadata.special_ids["mask"]
         kind_M = torch.where(is_mask_M, 0, (seen_M != batch.masked_ids_M).long() + 1)
         parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
     kinds_M, *losses = torch.cat(parts, dim=1)

@@ -34,6 +34,7 @@ from megabert.settings.config.loading import split_fork
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards, refuse_unlike_sources
+from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
 from megabert.training.run.folder import (
@@ -62,7 +63,7 @@ class RunInputs:
     @property
     def objective(self) -> Objective:
         """Meaning of the shards' next-sentence labels: nsp, sop or none."""
-        return self.shards[0][0].metadata.objective
+        return self.shards[0][0].first.metadata.objective
 
     @property
     def zero_stage(self) -> int:
@@ -115,15 +116,16 @@ def open_inputs(
     refuse_unlike_sources(config, [train.sources for train, _ in shards])
     if is_new:
         refuse_unfit_shards(config, [train.sources for train, _ in shards])
+    first = shards[0][0].first
     if initial is not None:
-        initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
+        initial.check_tokenizer(first.metadata.tokenizer_sha256, first.folder)
     _check_settings_of_shards(config, shards)
     # From here on nothing that the result depends on is ``auto``, and phases are as long in steps as in tokens.
     totals = [train.statistics for train, _ in shards]
     config = replace(
         config,
         precision=resolve_precision(config.precision, device),
-        model=config.model.with_pieces(shards[0][0].metadata.vocab_size),
+        model=config.model.with_pieces(first.metadata.vocab_size),
         phases=tuple(
             phase.with_steps(rows=total.rows, tokens=total.tokens)
             for phase, total in zip(config.phases, totals, strict=True)
@@ -131,7 +133,7 @@ def open_inputs(
     )
     probes: tuple[Probe, ...] = ()
     if config.validation.probes:
-        probes = open_probes(config.validation.probes, load_tokenizer(shards[0][0].first.tokenizer_dir))
+        probes = open_probes(config.validation.probes, load_tokenizer(first.tokenizer_dir))
     deepspeed = deepspeed_of(config, config.precision)
     return RunInputs(config=config, deepspeed=deepspeed, shards=shards, probes=probes)
 
@@ -260,12 +262,12 @@ def state_after_fork(
 
 def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[Mixture, Mixture], ...]) -> None:
     """Check the shards of every phase against the model and against each other: tokenizer, length, masks, objective."""
-    first = shards[0][0]
+    first = shards[0][0].first
     _check_objective(config, first)
-    for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
+    for i, ((mixture, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
         # Each phase's shards against the configuration.
-        metadata = train.metadata
-        train.first.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
+        train, metadata = mixture.first, mixture.first.metadata
+        train.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
         if metadata.max_seq_length > phase.max_seq_length:
             raise DataError(
                 f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "
@@ -292,7 +294,7 @@ def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[Mixture, Mi
             )
 
 
-def _check_objective(config: RunConfig, shards: Mixture) -> None:
+def _check_objective(config: RunConfig, shards: ShardSet) -> None:
     """Check the shards' sentence objective against the family's."""
     model, objective = config.model, shards.metadata.objective
     allowed = model.traits.objectives
