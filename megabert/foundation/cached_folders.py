@@ -20,7 +20,7 @@ from pathlib import Path
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
 from megabert.foundation.files import atomic_write, open_lock, read_small, remove_killed_writes, try_lock
 from megabert.foundation.json_files import parse_json, read_json
-from megabert.foundation.remote_files import CONNECTIONS, fetch_file, persistently, read_remote, remote, transfer_all
+from megabert.foundation.remote_files import CONNECTIONS, fetch_file, read_remote, remote_size, transfer_all
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,15 @@ class _Listed:
         """Return the SHA-256 of each file by its path in the folder."""
         tokenizer = {f"tokenizer/{name}": sha256 for name, sha256 in self.tokenizer_files.items()}
         return tokenizer | {entry.file: entry.sha256 for entry in self.shards}
+
+
+def listed_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file that the manifest of a folder lists, by its path in the folder.
+
+    Raises:
+        DataError: The manifest is damaged, or lists files outside of the folder.
+    """
+    return _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME)).files()
 
 
 def is_cached(folder: Path) -> bool:
@@ -124,8 +133,7 @@ def fetch_files(
     """
     if (names is not None and all((folder / name).exists() for name in names)) or not is_cached(folder):
         return
-    files = _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME)).files()
-    wanted = {name: sha256 for name, sha256 in files.items() if names is None or name in names}
+    wanted = {name: sha256 for name, sha256 in listed_files(folder).items() if names is None or name in names}
     if all((folder / name).exists() for name in wanted):
         return
     with _alone(folder / ".lock", advance):
@@ -135,11 +143,7 @@ def fetch_files(
         origin = origin_of(folder)
         _require_room(folder, origin, missing, advance)
         begun = time.monotonic()
-
-        def fetch(name: str, go_on: Callable[[], None]) -> None:
-            fetch_file(f"{origin.url}/{name}", folder / name, missing[name], advance=go_on)
-
-        transfer_all(fetch, missing, connections=connections, advance=advance)
+        transfer_all(fetch_file, origin.url, folder, missing, connections=connections, advance=advance)
         if missing:
             size, taken_s = sum((folder / name).stat().st_size for name in missing), time.monotonic() - begun
             logger.info("%s: %d files (%.3g GB) fetched in %.1f s", origin.url, len(missing), size / _GB, taken_s)
@@ -159,16 +163,11 @@ def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _require_room(folder: Path, origin: Origin, missing: Collection[str], advance: Callable[[], object]) -> None:
+def _require_room(folder: Path, origin: Origin, missing: dict[str, str], advance: Callable[[], object]) -> None:
     """Refuse to fetch more than the cache may hold."""
     if origin.limit_gb is None or not missing:
         return
-
-    def size_of(name: str) -> int:
-        with remote(f"{origin.url}/{name}") as (filesystem, path):
-            return int(filesystem.size(path) or 0)
-
-    more = sum(transfer_all(lambda name, go_on: persistently(lambda: size_of(name), go_on), missing, advance=advance))
+    more = sum(transfer_all(remote_size, origin.url, folder, missing, advance=advance))
     held = {each: _bytes_in(each) for each in folder.parent.iterdir() if each.is_dir()}
     if more + sum(held.values()) > origin.limit_gb * _GB:
         others = sorted((each for each in held if each != folder), key=lambda each: each.stat().st_mtime)

@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +19,6 @@ from megabert.foundation.files import atomic_path, sha256_file
 from megabert.foundation.full_disk import NO_SPACE
 
 logger = logging.getLogger(__name__)
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CONNECTIONS = 8
@@ -143,6 +142,20 @@ def read_remote(url: str) -> bytes:
     return persistently(attempt)
 
 
+def remote_size(url: str, *_: object, advance: Callable[[], object] = lambda: None) -> int:
+    """Return the bytes of a file; what else `transfer_all` gives is not used.
+
+    Raises:
+        ConfigError, DataError: As `remote`.
+    """
+
+    def attempt() -> int:
+        with remote(url) as (filesystem, name):
+            return int(filesystem.size(name) or 0)
+
+    return persistently(attempt, advance)
+
+
 def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], object] = lambda: None) -> None:
     """Fetch a file, compare its SHA-256, and only then give it its name.
 
@@ -171,49 +184,12 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
     persistently(attempt, advance)
 
 
-def transfer_all(
-    work: Callable[[Item, Callable[[], None]], Result],
-    items: Iterable[Item],
-    *,
-    connections: int = CONNECTIONS,
-    advance: Callable[[], object] = lambda: None,
-) -> list[Result]:
-    """Transfer several files at the same time and return the results, in the order of their ends.
-
-    Args:
-        work: Transfers one of them. It is given a function to call now and then, which raises once another has failed.
-        items: What ``work`` is called with.
-        connections: Number of transfers at the same time.
-        advance: Called by that function and after each file; an exception that it raises ends all transfers.
-
-    Raises:
-        BaseException: The first one, also of a signal; transfers under way are ended before.
-    """
-    is_over, done = threading.Event(), []
-
-    def go_on() -> None:
-        if is_over.is_set():
-            raise HaltedError("another transfer has failed")
-        advance()
-
-    with ThreadPoolExecutor(connections) as pool:
-        try:
-            for job in as_completed([pool.submit(work, item, go_on) for item in items]):
-                done.append(job.result())
-                advance()
-        except BaseException:
-            is_over.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return done
-
-
-def store_file(path: Path, url: str, sha256: str, *, advance: Callable[[], object] = lambda: None) -> bool:
+def store_file(url: str, path: Path, sha256: str, *, advance: Callable[[], object] = lambda: None) -> bool:
     """Upload a file and read it back, unless the bytes are there already; return whether it was uploaded.
 
     Args:
-        path: The file.
         url: Its URL; a file there is replaced.
+        path: The file.
         sha256: Hexadecimal SHA-256 of its bytes.
         advance: As of `fetch_file`.
 
@@ -237,6 +213,48 @@ def store_file(path: Path, url: str, sha256: str, *, advance: Callable[[], objec
             return True
 
     return persistently(attempt, advance)
+
+
+def transfer_all(
+    transfer: Callable[..., Result],
+    url: str,
+    folder: Path,
+    files: Mapping[str, str],
+    *,
+    connections: int = CONNECTIONS,
+    advance: Callable[[], object] = lambda: None,
+) -> list[Result]:
+    """Transfer several files at the same time and return the results, in the order of their ends.
+
+    Args:
+        transfer: `fetch_file`, `store_file` or `remote_size`.
+        url: A folder.
+        folder: The folder on this machine.
+        files: SHA-256 of each file by its path in both folders.
+        connections: Number of transfers at the same time.
+        advance: Called now and then by each transfer; an exception that it raises ends all of them.
+
+    Raises:
+        BaseException: The first one, also of a signal; transfers under way are ended before.
+    """
+    is_over, done = threading.Event(), []
+
+    def go_on() -> None:
+        if is_over.is_set():
+            raise HaltedError("another transfer has failed")
+        advance()
+
+    with ThreadPoolExecutor(connections) as pool:
+        try:
+            jobs = [pool.submit(transfer, f"{url}/{k}", folder / k, v, advance=go_on) for k, v in files.items()]
+            for job in as_completed(jobs):
+                done.append(job.result())
+                advance()
+        except BaseException:
+            is_over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return done
 
 
 def _calling(advance: Callable[[], object]) -> Any:
