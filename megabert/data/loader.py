@@ -164,6 +164,6 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
                 f"rank {self._packer.share.rank}, batch {number}: all ranks together have {agreed.instances} "
                 f"instances, {agreed.masked} masked positions and up to {agreed.micro_steps} micro-steps, but this "
                 f"rank's shards give {batch.num_instances}, {planned_masked} and {mine.micro_steps}. The ranks read "
-                f"different shards or settings: give all nodes the same {self._packer.shards.first.folder}."
+                f"different shards or settings: give all nodes the same {self._packer.shards.first.place}."
             )
         return replace(batch, num_masked=agreed.masked, stop=agreed.stop >= _STOP)

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,11 +175,11 @@ class Mixture:
         """Return where each source continues, with its name."""
         return [(name, positions.get(key, BEGINNING)) for name, key in zip(self.names, self.sha256, strict=True)]
 
-    def folder_of_difference(self, own: Sequence[str], other: Sequence[str]) -> tuple[Path, str, str]:
-        """Return the folder of the first source in which two lists of identities differ, and both identities."""
+    def place_of_difference(self, own: Sequence[str], other: Sequence[str]) -> tuple[str, str, str]:
+        """Return the folder or URL of the first source in which two lists of identities differ, and both identities."""
         pairs = list(zip_longest(own, other, fillvalue="none"))
         index = next(index for index, (mine, theirs) in enumerate(pairs) if mine != theirs)
-        return self.sources[min(index, len(self.sources) - 1)].folder, pairs[index][0][:12], pairs[index][1][:12]
+        return self.sources[min(index, len(self.sources) - 1)].place, pairs[index][0][:12], pairs[index][1][:12]
 
     @property
     def _shares(self) -> list[float]:
@@ -226,10 +225,10 @@ def open_mixture(config: RunConfig, index: int) -> tuple[Mixture, Mixture]:
     ):
         if mixture.sha256.index(key) != mixture.names.index(name):
             other = mixture.names[mixture.sha256.index(key)]
-            raise DataError(f"data.sources: {other} and {name} are the same data ({source.folder}). Leave one out.")
+            raise DataError(f"data.sources: {other} and {name} are the same data ({source.place}). Leave one out.")
         if name and count > source.num_rows:
             raise DataError(
-                f"{source.folder}: source {name} has {source.num_rows} instances, and a batch of phases[{index}] takes "
+                f"{source.place}: source {name} has {source.num_rows} instances, and a batch of phases[{index}] takes "
                 f"{count} of it. Lower its share or global_batch_size, or build it from more text."
             )
     held_out = tuple(ShardSet.open(folders[name], "validation", sharers=len(folders)) for name in train)

@@ -81,6 +81,11 @@ def origin_of(folder: Path) -> Origin:
     return read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
 
 
+def place_of(folder: Path) -> str:
+    """Return where the files of a folder are from, for messages: the URL of a cached one, or the folder itself."""
+    return origin_of(folder).url if is_cached(folder) else str(folder)
+
+
 @lru_cache(maxsize=1024)
 def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
     """Return the folder of a cache for a folder at a URL, with its manifest and tokenizer, without shards.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.foundation.cached_folders import fetch_files
+from megabert.foundation.cached_folders import fetch_files, place_of
 from megabert.foundation.errors import DataError
 from megabert.foundation.whole_folders import publish_folder
 from megabert.settings.config.phase import PhaseConfig
@@ -90,6 +90,11 @@ class ShardSet:
                 f"{folder}: the manifest lists no instances of split {split!r}. Build shards from more text{or_more}."
             )
         return shard_set
+
+    @property
+    def place(self) -> str:
+        """Folder or URL that the shards come from, for messages."""
+        return place_of(self.folder)
 
     @property
     def metadata(self) -> ShardMetadata:

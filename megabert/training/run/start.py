@@ -270,26 +270,26 @@ def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[Mixture, Mi
         train.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
         if metadata.max_seq_length > phase.max_seq_length:
             raise DataError(
-                f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "
+                f"{train.place}: instances of up to {metadata.max_seq_length} tokens, but "
                 f"phases[{i}].max_seq_length={phase.max_seq_length}. Name shards of that length, or change the phase."
             )
         masks = ("masked_lm_prob", "masked_lm_range", "masked_lm_rarity", "mask_actions")
         named = next((name for name in masks if getattr(phase, name) is not None), None)
         if named and train.has_masks:
             raise DataError(
-                f"{train.folder}: these shards hold their masks, so that phases[{i}].{named}={getattr(phase, named)} "
+                f"{train.place}: these shards hold their masks, so that phases[{i}].{named}={getattr(phase, named)} "
                 "cannot change them. Build them with --masking dynamic, or leave it out."
             )
         if not config.model.fits_pieces(metadata.vocab_size):
             raise DataError(
-                f"{train.folder}: made with {metadata.vocab_size} pieces, but model.vocab_size="
+                f"{train.place}: made with {metadata.vocab_size} pieces, but model.vocab_size="
                 f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."
             )
         # And against the first phase's: all phases train one model.
         has_same_tokenizer = metadata.tokenizer_sha256 == first.metadata.tokenizer_sha256
         if not has_same_tokenizer or metadata.objective != first.metadata.objective:
             raise DataError(
-                f"{train.folder}: tokenizer or objective differ from {first.folder}. "
+                f"{train.place}: tokenizer or objective differ from {first.place}. "
                 "Build the shards of all phases together: megabert-data build --lengths 128 512."
             )
 
@@ -300,12 +300,12 @@ def _check_objective(config: RunConfig, shards: ShardSet) -> None:
     allowed = model.traits.objectives
     if objective not in allowed:
         raise DataError(
-            f"{shards.folder}: built with objective={objective}, but model.family={model.family} is pre-trained with "
+            f"{shards.place}: built with objective={objective}, but model.family={model.family} is pre-trained with "
             f"{' or '.join(allowed)}. Build the shards again: megabert-data build --objective {allowed[0]} ..."
         )
     if objective != "none" and model.type_vocab_size < 2:
         raise DataError(
-            f"{shards.folder}: objective={objective} has two segments, but model.type_vocab_size="
+            f"{shards.place}: objective={objective} has two segments, but model.type_vocab_size="
             f"{model.type_vocab_size}. Raise it to 2, or build the shards with --objective none."
         )
 
@@ -314,9 +314,9 @@ def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> N
     """Refuse shards that the run did not begin with."""
     for i, (old, new) in enumerate(zip(state.data_sha256, inputs.data_sha256, strict=True)):
         if old != new:
-            folder, now, recorded = inputs.shards[i][0].folder_of_difference(new, old)
+            place, now, recorded = inputs.shards[i][0].place_of_difference(new, old)
             raise CheckpointError(
-                f"phases[{i}]: the shards in {folder} are not the shards that the run began with "
+                f"phases[{i}]: the shards in {place} are not the shards that the run began with "
                 f"(SHA-256 {now}, recorded {recorded}). Name those, or begin a new run with these: "
                 f"{fork_command(run_dir)}",
                 see="the-run-folder-holds-another-experiment",
