@@ -87,12 +87,9 @@ class KnownDocuments:
 
     def __init__(self, config: BuildConfig) -> None:
         """Find the files of the builds, which `require_usable` has checked."""
-        self._series: list[tuple[str, int]] = []
-        for folder in config.exclude:
-            files = len(list(Path(folder, FOLDER).glob("*.npy")))
-            self._series.append((str(Path(folder, FOLDER, NAME)), files))
-        has_keys = "near_duplicates" in config.clean.rules
-        self._signature = Signature.of(config.clean) if has_keys else None
+        folders = [Path(folder, FOLDER) for folder in config.exclude]
+        self._series = [(str(folder / NAME), len(list(folder.glob("*.npy")))) for folder in folders]
+        self._signature = Signature.of(config.clean) if "near_duplicates" in config.clean.rules else None
         self._read = cache(read_rows)
 
     def has(self, paragraphs: list[str]) -> bool:

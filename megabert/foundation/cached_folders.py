@@ -52,11 +52,6 @@ class _Listed:
     shards: list[_Entry]
     tokenizer_files: dict[str, str] = field(default_factory=dict)
 
-    def files(self) -> dict[str, str]:
-        """Return the SHA-256 of each file by its path in the folder."""
-        tokenizer = {f"tokenizer/{name}": sha256 for name, sha256 in self.tokenizer_files.items()}
-        return tokenizer | {entry.file: entry.sha256 for entry in self.shards}
-
 
 def listed_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file that the manifest of a folder lists, by its path in the folder.
@@ -64,7 +59,7 @@ def listed_files(folder: Path) -> dict[str, str]:
     Raises:
         DataError: The manifest is damaged, or lists files outside of the folder.
     """
-    return _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME)).files()
+    return _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME))
 
 
 def is_cached(folder: Path) -> bool:
@@ -101,7 +96,8 @@ def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
     """
     content = read_remote(f"{url}/{MANIFEST_NAME}")
     listed = _parse(content, f"{url}/{MANIFEST_NAME}")
-    if not listed.tokenizer_files:
+    tokenizer = [name for name in listed if name.startswith("tokenizer/")]
+    if not tokenizer:
         raise DataError(
             f"{url}/{MANIFEST_NAME}: lists no files of its tokenizer, which could not be verified. Copy the folder to "
             "this machine by yourself, and name the copy."
@@ -112,7 +108,7 @@ def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
         for name, text in ((ORIGIN_NAME, origin), (MANIFEST_NAME, content)):
             if not (folder / name).exists() or read_small(folder / name) != text:
                 atomic_write(folder / name, text)
-        fetch_files(folder, [name for name in listed.files() if name.startswith("tokenizer/")])
+        fetch_files(folder, tokenizer)
     except OSError as error:
         raise ConfigError(f"data.cache={cache}: cannot be written ({error.strerror}). Name another folder.") from error
     return folder
@@ -192,10 +188,11 @@ def _bytes_in(folder: Path) -> int:
     return size
 
 
-def _parse(content: bytes, where: str) -> _Listed:
-    """Return which files a manifest lists, none of them outside of its folder."""
+def _parse(content: bytes, where: str) -> dict[str, str]:
+    """Return the SHA-256 of each file that a manifest lists, none of them outside of its folder."""
     listed = parse_json(content, _Listed, where=where, remedy="Upload the manifest of the build again.")
-    for name in (*listed.tokenizer_files, *(entry.file for entry in listed.shards)):
+    shards = {entry.file: entry.sha256 for entry in listed.shards}
+    for name in (*listed.tokenizer_files, *shards):
         if Path(name).name != name or name in (MANIFEST_NAME, ORIGIN_NAME):
             raise DataError(f"{where}: lists {name!r}, which is no plain file name. Upload the build's own manifest.")
-    return listed
+    return {f"tokenizer/{name}": sha256 for name, sha256 in listed.tokenizer_files.items()} | shards

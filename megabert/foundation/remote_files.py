@@ -63,20 +63,18 @@ def remote(url: str, verb: str = "read") -> Iterator[tuple[Any, str]]:
             f"{url}: reading URLs needs packages that are not installed ({error}). Install them: pip install "
             "'megabert[store]' for s3 and https, or the package that fsspec names for another protocol."
         ) from error
-    except (ValueError, TypeError) as error:  # a TypeError: a host, a repository or the like is missing
-        if isinstance(error, OSError):  # a certificate, which is a ValueError as well
-            raise DataError(
-                f"{url}: cannot be {verb} ({error}). Check the URL and the server's certificate."
-            ) from error
-        raise ConfigError(
-            f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
-        ) from error
     except Exception as error:
+        # A TypeError: a host, a repository or the like is missing. A wrong certificate is a ValueError and an OSError.
+        if isinstance(error, ValueError | TypeError) and not isinstance(error, OSError):
+            raise ConfigError(
+                f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
+            ) from error
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise
         cause = _cause_of(error)
         why = "not there" if isinstance(cause, FileNotFoundError) else str(cause) or type(cause).__name__
-        raise DataError(f"{url}: cannot be {verb} ({why}). Check the URL, the network and your credentials.") from cause
+        remedy = "Check the URL, the network and your credentials, and the server's certificate."
+        raise DataError(f"{url}: cannot be {verb} ({why}). {remedy}") from cause
 
 
 def _cause_of(error: Exception) -> BaseException:
@@ -237,7 +235,7 @@ def transfer_all(
     Raises:
         BaseException: The first one, also of a signal; transfers under way are ended before.
     """
-    is_over, done = threading.Event(), []
+    is_over = threading.Event()
 
     def go_on() -> None:
         if is_over.is_set():
@@ -247,14 +245,11 @@ def transfer_all(
     with ThreadPoolExecutor(connections) as pool:
         try:
             jobs = [pool.submit(transfer, f"{url}/{k}", folder / k, v, advance=go_on) for k, v in files.items()]
-            for job in as_completed(jobs):
-                done.append(job.result())
-                advance()
+            return [job.result() for job in as_completed(jobs)]
         except BaseException:
             is_over.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return done
 
 
 def _calling(advance: Callable[[], object]) -> Any:
