@@ -19,7 +19,7 @@ they are spread over the shards, and the instances of a shard are shuffled. So a
 sample of its shard, and a window mixes eight such samples from anywhere in the corpus.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Annotated, NamedTuple
@@ -119,17 +119,6 @@ class DataPosition:
                 return offset, min(skipped.start, num_rows)
             offset = skipped.stop
         return (offset, num_rows) if offset < num_rows else None
-
-
-def join_ranges(ranges: Iterable[PositionRange]) -> list[PositionRange]:
-    """Return ranges in their order; one that begins at the end of the range before it is joined to that."""
-    joined: list[PositionRange] = []
-    for part in ranges:
-        if joined and (joined[-1].epoch, joined[-1].stop) == (part.epoch, part.start):
-            joined[-1] = joined[-1]._replace(stop=part.stop)
-        else:
-            joined.append(part)
-    return joined
 
 
 BEGINNING = DataPosition(epoch=0, offset=0)

@@ -6,7 +6,7 @@ ones will read. Kiyono et al. 2021 (SHAPE, arXiv:2109.05644) shift all positions
 n - 1 + k.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise, starmap
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture, Positions, Ranges, global_rows
-from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window, join_ranges
+from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window
 from megabert.data.packing import PackingPlan, RankShare, plan_packing
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import below, mix, string_key
@@ -163,14 +163,14 @@ class StepPacker:
 
     def _batches(self, positions: Positions, number: int, most: int) -> Iterator[StepBatch]:
         """Yield batches whose rows are read at once: at most ``most``, and of one kind of masks."""
-        masking = self._masking_of(number)
-        taken = [self.shards.take(positions, self._batch_of(number))]
-        while len(taken) < most and self._masking_of(number + len(taken)) == masking:
-            taken.append(self.shards.take(taken[-1][1], self._batch_of(number + len(taken))))
+        masking, batches = self._masking_of(number), [self._batch_of(number)]
+        while len(batches) < most and self._masking_of(number + len(batches)) == masking:
+            batches.append(self._batch_of(number + len(batches)))
         masker = self._masker and self._masker.with_options(masking)
-        group = self._look_up([ranges for ranges, _ in taken])
+        group = self._look_up(positions, batches)
         made = _Reading(self.shards, self.share, masker, self._num_positions).micro_batches(group, self._seed, number)
-        for index, ((ranges, after), (plan, micro_batches)) in enumerate(zip(taken, made, strict=True)):
+        for index, (batch, (plan, micro_batches)) in enumerate(zip(batches, made, strict=True)):
+            ranges, positions = self.shards.take(positions, batch)
             drawn = sum(micro_batch.num_masked for micro_batch in micro_batches)
             yield StepBatch(
                 number=number + index,
@@ -178,19 +178,20 @@ class StepPacker:
                 num_masked=plan.num_masked if masker is None else drawn,
                 lengths=group.sizes.lengths[group.borders[index] : group.borders[index + 1]],
                 ranges=ranges,
-                positions_after=after,
+                positions_after=positions,
             )
 
-    def _look_up(self, taken: Sequence[Mapping[str, Ranges]]) -> "_Group":
+    def _look_up(self, positions: Positions, batches: Sequence[range]) -> "_Group":
         """Return how long the instances of some successive batches are, and which rows they are."""
-        parts, counts = [], []
-        for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True)):
-            counts.append([sum(part.stop - part.start for part in ranges[key]) for ranges in taken])
-            for epoch, start, stop in join_ranges(part for ranges in taken for part in ranges[key]):
-                order = EpochOrder(source.num_rows, self._seed, epoch)
-                parts += [(number, epoch, *part) for part in order.parts(start, stop)]
+        taken = self.shards.take(positions, range(batches[0].start, batches[-1].stop))[0]
+        parts = [
+            (number, epoch, *part)
+            for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True))
+            for epoch, start, stop in taken[key]
+            for part in EpochOrder(source.num_rows, self._seed, epoch).parts(start, stop)
+        ]
         sizes = [self._sizes_of[number](window.spans) for number, _, window, _ in parts]
-        return _Group.of(parts, sizes, np.array(counts))
+        return _Group.of(parts, sizes, np.array([self.shards.counts(batch) for batch in batches]).T)
 
 
 def _equal_batch(size: int, number: int) -> range:
