@@ -31,7 +31,7 @@ from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import InstanceStatistics
-from megabert.tokens.shards.shard_set import ShardSet, Sizes, read_instances, runs_of
+from megabert.tokens.shards.shard_set import ShardSet, Sizes
 
 Positions = Mapping[str, DataPosition]
 """Where each build's data continue, by the SHA-256 of its data; a build that is missing is at its first instance."""
@@ -136,6 +136,14 @@ class Mixture:
             taken[key], after[key] = positions.get(key, BEGINNING).take(count, source.num_rows)
         return taken, after
 
+    @cached_property
+    def _whole(self) -> ShardSet:
+        """The shards of all sources, one source after the other."""
+        first = self.first
+        return (
+            first if len(self.sources) == 1 else ShardSet(first.folder, first.split, first.manifest, *self.sources[1:])
+        )
+
     def rows(self, rows: NDArray[np.int64], sizes: Sizes) -> FlatInstances:
         """Read instances.
 
@@ -146,9 +154,9 @@ class Mixture:
         Raises:
             DataError: As `ShardSet.rows`.
         """
-        runs = runs_of(rows >> _ROW_BITS)
-        parts = [(self.sources[index], begin, end) for index, begin, end in runs] or [(self.first, 0, 0)]
-        return read_instances(parts, rows & ((1 << _ROW_BITS) - 1), sizes)._replace(rows=rows)
+        starts = np.cumsum([0, *(source.num_rows for source in self.sources)])
+        in_whole = starts[rows >> _ROW_BITS] + (rows & ((1 << _ROW_BITS) - 1))
+        return self._whole.rows(in_whole, sizes)._replace(rows=rows)
 
     def passes(self, instances: int, read: Positions | None = None) -> dict[str, float]:
         """Return the passes over each source's text that a number of instances makes, by the source's name.
@@ -218,7 +226,7 @@ def open_mixture(config: RunConfig, index: int) -> tuple[Mixture, Mixture]:
     """
     phase = config.phases[index]
     folders = phase_data(config, phase)
-    train = {name: ShardSet.open(folder, sharers=len(folders)) for name, folder in folders.items()}
+    train = {name: ShardSet.open(folder) for name, folder in folders.items()}
     mixture = Mixture(tuple(train.values()), tuple(train), _weights_of(phase, train))
     for name, key, source, count in zip(
         mixture.names, mixture.sha256, mixture.sources, mixture.counts(range(phase.global_batch_size)), strict=True
@@ -231,7 +239,7 @@ def open_mixture(config: RunConfig, index: int) -> tuple[Mixture, Mixture]:
                 f"{source.place}: source {name} has {source.num_rows} instances, and a batch of phases[{index}] takes "
                 f"{count} of it. Lower its share or global_batch_size, or build it from more text."
             )
-    held_out = tuple(ShardSet.open(folders[name], "validation", sharers=len(folders)) for name in train)
+    held_out = tuple(ShardSet.open(folders[name], "validation") for name in train)
     return mixture, replace(mixture, sources=held_out)
 
 
