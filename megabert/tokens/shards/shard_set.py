@@ -2,7 +2,6 @@
 
 import math
 import resource
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -76,7 +75,6 @@ class ShardSet:
         self.shards: list[ShardEntry] = [shard for _, shard in self._files]
         self._starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
         """Global row at which each shard starts; the last is the number of rows."""
-        self._lock = threading.Lock()
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> "ShardSet":
@@ -260,8 +258,7 @@ class ShardSet:
         instances = instances.without_room()
         if (nonsense := find_nonsense(instances, metadata)) is not None:
             index, inside = self._place_of(int(rows[nonsense[0]]))
-            with self._lock:
-                raise self._open(index).damaged(f"row {inside}: {nonsense[1]}", BUILD_AGAIN)
+            raise self._open(index).damaged(f"row {inside}: {nonsense[1]}", BUILD_AGAIN)
         if sizes is not None:
             wrong = instances.lengths != sizes.lengths
             if self.has_masks:
@@ -284,17 +281,16 @@ class ShardSet:
         rows = instances.rows
         numbers, inside = np.empty_like(rows), np.empty_like(rows)
         runs = runs_of(np.searchsorted(self._starts, rows, side="right") - 1)
-        with self._lock:
-            # All batches are asked for before the first one is read, so that the system reads many at a time.
-            for index, first, stop in runs:
-                file, part = self._open(index), slice(first, stop)
-                in_shard = rows[part] - self._starts[index]
-                file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
-            for index, first, stop in runs:
-                file, part = self._open(index), slice(first, stop)
-                copied = copy_mapped_rows(file.mapped, numbers[part], inside[part], first, instances)
-                if copied < stop:
-                    raise file.explain(int(numbers[copied]), int(inside[copied]))
+        # All batches are asked for before the first one is read, so that the system reads many at a time.
+        for index, first, stop in runs:
+            file, part = self._open(index), slice(first, stop)
+            in_shard = rows[part] - self._starts[index]
+            file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
+        for index, first, stop in runs:
+            file, part = self._open(index), slice(first, stop)
+            copied = copy_mapped_rows(file.mapped, numbers[part], inside[part], first, instances)
+            if copied < stop:
+                raise file.explain(int(numbers[copied]), int(inside[copied]))
 
     def _path(self, index: int) -> Path:
         folder, shard = self._files[index]
