@@ -194,21 +194,13 @@ class Mixture:
         return [weight / sum(self.weights) for weight in self.weights]
 
     def _mixed(self, parts: Sequence[InstanceStatistics]) -> InstanceStatistics:
-        if len(parts) == 1:
-            return parts[0]
         rows = sum(part.rows for part in parts)
 
         def total(name: str) -> int:
             means = (getattr(part, name) / part.rows for part in parts)
             return round(rows * sum(share * mean for share, mean in zip(self._shares, means, strict=True)))
 
-        return InstanceStatistics(
-            rows=rows,
-            tokens=total("tokens"),
-            masked_tokens=total("masked_tokens"),
-            max_seq_length=max(part.max_seq_length for part in parts),
-            max_masked=max(part.max_masked for part in parts),
-        )
+        return replace(parts[0], rows=rows, tokens=total("tokens"), masked_tokens=total("masked_tokens"))
 
 
 def global_rows(source: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:

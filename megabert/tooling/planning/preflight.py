@@ -108,12 +108,8 @@ def describe_run(dry_run: DryRun, run_dir: Path) -> str:
             lines.append(f"  {_describe_beginning(phase, inputs.shards[index][0], beginnings[index])}")
         first_step += steps
     lines += draw_schedules(inputs.config, [train.first.metadata.masked_lm_prob for train, _ in inputs.shards])
-    warnings = [
-        *_untrained_positions(inputs.config),
-        *_odd_width(inputs.config.model),
-        *warn_of(_passes_at_the_end(dry_run)),
-    ]
-    warnings += describe_small_budget(inputs.config)
+    warnings = [*_untrained_positions(config), *_odd_width(model), *warn_of(_passes_at_the_end(dry_run))]
+    warnings += describe_small_budget(config)
     return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
 
 
