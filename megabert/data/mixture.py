@@ -220,9 +220,8 @@ def open_mixture(config: RunConfig, index: int) -> tuple[Mixture, Mixture]:
     folders = phase_data(config, phase)
     train = {name: ShardSet.open(folder) for name, folder in folders.items()}
     mixture = Mixture(tuple(train.values()), tuple(train), _weights_of(phase, train))
-    for name, key, source, count in zip(
-        mixture.names, mixture.sha256, mixture.sources, mixture.counts(range(phase.global_batch_size)), strict=True
-    ):
+    counts = mixture.counts(range(phase.global_batch_size))
+    for name, key, source, count in zip(mixture.names, mixture.sha256, mixture.sources, counts, strict=True):
         if mixture.sha256.index(key) != mixture.names.index(name):
             other = mixture.names[mixture.sha256.index(key)]
             raise DataError(f"data.sources: {other} and {name} are the same data ({source.place}). Leave one out.")
