@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -20,7 +20,7 @@ from pathlib import Path
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
 from megabert.foundation.files import atomic_write, open_lock, read_small, remove_killed_writes, try_lock
 from megabert.foundation.json_files import parse_json, read_json
-from megabert.foundation.remote_files import CONNECTIONS, fetch_file, read_remote, remote_size, transfer_all
+from megabert.foundation.remote_files import CONNECTIONS, Advance, fetch_file, read_remote, remote_size, transfer_all
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def fetch_files(
     names: Collection[str] | None = None,
     *,
     connections: int = CONNECTIONS,
-    advance: Callable[[], object] = lambda: None,
+    advance: Advance = lambda: None,
 ) -> None:
     """Fetch the files of a folder that are missing; returns at once if none is, or if the folder is not of a cache.
 
@@ -151,7 +151,7 @@ def fetch_files(
 
 
 @contextmanager
-def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
+def _alone(path: Path, advance: Advance) -> Iterator[None]:
     """Hold a lock file, after the process that holds it."""
     with open_lock(path) as stream:
         while True:
@@ -164,7 +164,7 @@ def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _require_room(folder: Path, origin: Origin, missing: dict[str, str], advance: Callable[[], object]) -> None:
+def _require_room(folder: Path, origin: Origin, missing: dict[str, str], advance: Advance) -> None:
     """Refuse to fetch more than the cache may hold."""
     if origin.limit_gb is None or not missing:
         return

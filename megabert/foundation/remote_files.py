@@ -20,6 +20,8 @@ from megabert.foundation.full_disk import NO_SPACE
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Advance = Callable[[], object]
+"""Called now and then during a transfer, which an exception of it ends."""
 
 CONNECTIONS = 8
 """Files that are transferred at the same time."""
@@ -98,7 +100,7 @@ def _options(url: str) -> dict[str, Any]:
     return {"client_kwargs": {"timeout": timeout, "trust_env": True, **users}}
 
 
-def persistently(work: Callable[[], Result], advance: Callable[[], object] = lambda: None) -> Result:
+def persistently(work: Callable[[], Result], advance: Advance = lambda: None) -> Result:
     """Do work with files of another host, again after each of several pauses if it fails; return its result.
 
     A missing file, a refused access and a full disk are final.
@@ -140,7 +142,7 @@ def read_remote(url: str) -> bytes:
     return persistently(attempt)
 
 
-def remote_size(url: str, *_: object, advance: Callable[[], object] = lambda: None) -> int:
+def remote_size(url: str, *_: object, advance: Advance = lambda: None) -> int:
     """Return the bytes of a file; what else `transfer_all` gives is not used.
 
     Raises:
@@ -154,7 +156,7 @@ def remote_size(url: str, *_: object, advance: Callable[[], object] = lambda: No
     return persistently(attempt, advance)
 
 
-def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], object] = lambda: None) -> None:
+def fetch_file(url: str, path: Path, sha256: str, *, advance: Advance = lambda: None) -> None:
     """Fetch a file, compare its SHA-256, and only then give it its name.
 
     Args:
@@ -182,7 +184,7 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
     persistently(attempt, advance)
 
 
-def store_file(url: str, path: Path, sha256: str, *, advance: Callable[[], object] = lambda: None) -> bool:
+def store_file(url: str, path: Path, sha256: str, *, advance: Advance = lambda: None) -> bool:
     """Upload a file and read it back, unless the bytes are there already; return whether it was uploaded.
 
     Args:
@@ -220,7 +222,7 @@ def transfer_all(
     files: Mapping[str, str],
     *,
     connections: int = CONNECTIONS,
-    advance: Callable[[], object] = lambda: None,
+    advance: Advance = lambda: None,
 ) -> list[Result]:
     """Transfer several files at the same time and return the results, in the order of their ends.
 
@@ -252,14 +254,14 @@ def transfer_all(
             raise
 
 
-def _calling(advance: Callable[[], object]) -> Any:
+def _calling(advance: Advance) -> Any:
     """Return the callback of a file system that calls a function after each block."""
     from fsspec.callbacks import Callback
 
     return Callback(hooks={"": lambda *_, **__: advance()})
 
 
-def _sha256(filesystem: Any, name: str, advance: Callable[[], object]) -> str:
+def _sha256(filesystem: Any, name: str, advance: Advance) -> str:
     """Return the SHA-256 of a file of another host; empty if there is none."""
     digest = hashlib.sha256()
     try:

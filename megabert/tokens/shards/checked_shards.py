@@ -1,6 +1,6 @@
 """Checks of shards against their manifest before a run, and the record of sound files, which a resumed run trusts."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from megabert.foundation.cached_folders import fetch_files, is_cached
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
+from megabert.foundation.remote_files import Advance
 from megabert.tokens.shards.folder import lengths_path, read_lengths, write_lengths
 from megabert.tokens.shards.shard_file import COPY_AGAIN
 from megabert.tokens.shards.shard_set import ShardSet
@@ -21,12 +22,7 @@ modification and of change in nanoseconds, and inode of the file that was found 
 
 
 def check_shards(
-    split: ShardSet,
-    known: Mapping[str, list[int | str]],
-    indices: Iterable[int],
-    *,
-    with_content: bool,
-    advance: Callable[[], object] = lambda: None,
+    split: ShardSet, known: Checked, indices: Iterable[int], *, with_content: bool, advance: Advance = lambda: None
 ) -> Checked:
     """Check some shards against the manifest; ranks share the work, so that together they read each shard once at most.
 

@@ -58,7 +58,7 @@ class ShardSet:
     """The shards of one split, in the order of the manifest that numbers rows globally."""
 
     def __init__(self, folder: Path, split: str, manifest: Manifest, *more: "ShardSet") -> None:
-        """Number the shards of a folder, and after them those of other sets, which then are read as one with it.
+        """Number the shards of a folder, and after them the shards of other sets, which then are read as one set.
 
         Args:
             folder: The folder.
@@ -66,9 +66,7 @@ class ShardSet:
             manifest: Its manifest.
             *more: Sets with the same settings.
         """
-        self.folder = folder
-        self.split = split
-        self.manifest = manifest
+        self.folder, self.split, self.manifest = folder, split, manifest
         own = _Folder(folder, manifest.metadata)
         self._files = [(own, shard) for shard in manifest.of_split(split)]
         self._files += [file for others in more for file in others._files]
