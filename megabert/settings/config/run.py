@@ -1,7 +1,7 @@
 """The configuration of a pre-training run: all fields of a recipe, with a dataclass for each section.
 
-It is long because it is the whole table of what a run can be told; only models, phases and shards, which other programs
-read as well, have files of their own.
+It is long because all settings of a run stand in it; only models, phases and shards, which other programs read as well,
+have files of their own.
 """
 
 from dataclasses import replace
