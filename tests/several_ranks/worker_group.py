@@ -8,7 +8,8 @@ import traceback
 from multiprocessing.connection import Connection
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pytest", "deepspeed", "megabert.engine.engine", "megabert.training.pretrain"])
+USED_BY_RANKS = ("deepspeed", "deepspeed.module_inject.auto_ep_layer", "megabert.foundation.compiled", "torch._dynamo")
+CONTEXT.set_forkserver_preload(["pytest", *USED_BY_RANKS, "megabert.engine.engine", "megabert.training.pretrain"])
 
 
 class WorkerError(AssertionError):
