@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from data_prep.execution.executors import Executor, executor_of_all_ranks  # noqa: E402
+from data_prep.execution.executors import Executor  # noqa: E402
+from data_prep.execution.mpi import executor_of_all_ranks  # noqa: E402
 
 COUNTS = {"rows": 50_000, "tokens": 6_000_000, "length_histogram": [3000] * 16}
 LINE = b'{"name": "train-00000-00", "files": {%s}, "counts": {}}\n' % (b" " * 500)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import groupby
 
+from data_prep.clean.mojibake import may_be_misread, repair
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, Find, LineRule, Measured
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.records import Problems
@@ -29,36 +30,10 @@ BOILERPLATE = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# Mojibake: how frequent UTF-8 sequences look in windows-1252 or latin-1: accents, quotes and dashes, U+FFFD, emoji.
-SIGNS = re.compile(
-    "[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac.|\u00e2\u0080[\u0080-\u00bf]|\u00ef\u00bf\u00bd|\u00f0[\u0178\u009f]"
-)
-_SPECIALS = "".join(bytes([byte]).decode("cp1252", "ignore") for byte in range(0x80, 0xA0))
-PAIR = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{_SPECIALS}]")
-"""How any sequence of two bytes or more looks; a text without one is as it should be."""
-# A word in capitals may end in such a letter before a mark that is no letter: "AMANH\u00c3\u00bb" in Portuguese. In a
-# short word it may be either, so only what else is in the text can tell. A match begins where the letters do: from each
-# of them on, the search would take the square of a long word's length.
-CAPITALS = re.compile(
-    "(?<![^\\W\\d_])([^\\W\\d_]{2,})[\u00a0\u00ab\u00bb" + "".join(c for c in _SPECIALS if not c.isalpha()) + "]"
-)
-SURE_CAPITALS = 3
-MANY = 3
-"""Characters beyond ASCII that a repair without any of ``SIGNS`` has to bring: less may be a coincidence."""
-MAX_ROUNDS = 3
-"""Wrong decodings of one text that are undone."""
-# Letters that text in no common language has. A wrong repair ends up there: E with acute, then a dash, gives U+0257.
-RARE = re.compile("[\u0180-\u02af]")
-CODE_PAGES = tuple(
-    {bytes([byte]).decode(name, "ignore") or chr(byte): byte for byte in range(256)} for name in ("cp1252", "latin-1")
-)
-"""Bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
 MAX_COMBINING = 500
 """Combining characters in a row. Unicode's stream-safe format allows 30; putting n in order takes n^2 steps (NFC)."""
 HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
-_FIRST_OF_PAIR = "\u00c2".encode()[:1]
-"""The first byte of every character that ``PAIR`` begins with, in UTF-8."""
 DROPPING = ("", "length", "language", *DOCUMENT_RULES, "excluded_documents")
 """Rules that look last at a document and drop it as a whole, in their order; "" keeps it."""
 KeptParagraphs = Callable[[list[str]], list[str]]
@@ -98,51 +73,6 @@ def repeated_share(paragraphs: list[str]) -> float:
     """Return the share of characters in paragraphs that occurred before in the document (Rae et al. 2021, Table A1)."""
     total = sum(map(len, paragraphs))
     return 1 - sum(map(len, set(paragraphs))) / total if total else 0.0
-
-
-def repair(text: str) -> str | None:
-    """Undo mojibake: UTF-8 that was decoded as a single-byte code page.
-
-    The text is encoded in the code page again, and the bytes are decoded as UTF-8. That is kept only where it works for
-    every character, and where something speaks for a wrong decoding; nothing is guessed.
-
-    Args:
-        text: A paragraph.
-
-    Returns:
-        The text as it was meant; ``text`` itself if nothing speaks for a wrong decoding; None if something does, but it
-        cannot be undone exactly.
-    """
-    for _ in range(MAX_ROUNDS):
-        if PAIR.search(text) is None:
-            return text
-        rest = _without_capitals(text, SURE_CAPITALS)
-        if PAIR.search(rest) is None:
-            return text
-        is_marked = SIGNS.search(rest) is not None
-        repaired = _undo(text)
-        if repaired is None:
-            return None if is_marked and SIGNS.search(_without_capitals(text, 2)) else text
-        # Without a sure sign the text may be meant as it is; then the repair has to look like text, too.
-        if not is_marked and (sum(character > "\x7f" for character in repaired) < MANY or RARE.search(repaired)):
-            return text
-        text = repaired
-    return None
-
-
-def _without_capitals(text: str, letters: int) -> str:
-    """Return a text without the words in capitals, of so many letters or more, that are sound before a mark."""
-    return CAPITALS.sub(lambda m: " " if len(m[1]) >= letters and m[1].isupper() else m[0], text)
-
-
-def _undo(text: str) -> str | None:
-    """Encode a text in one of the code pages and decode it as UTF-8; None if neither of them allows that."""
-    for table in CODE_PAGES:
-        try:
-            return bytes(table[character] for character in text).decode("utf-8")
-        except (KeyError, UnicodeDecodeError):
-            continue
-    return None
 
 
 def excess_of(text: str) -> str:
@@ -222,8 +152,8 @@ class Cleaner:
             origin: File and position, written into examples.
         """
         rules = self._rules
-        # Rules on characters. A byte is found in a fraction of the time that the pattern takes.
-        if "mojibake" in rules and _FIRST_OF_PAIR in text.encode() and PAIR.search(text):
+        # Rules on characters.
+        if "mojibake" in rules and may_be_misread(text):
             text = self._repair(text, origin)
         if "control_characters" in rules and (control := find_controls(text)):
             cleaned = CONTROLS.sub("", text)

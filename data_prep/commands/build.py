@@ -28,7 +28,8 @@ from data_prep.commands.options import add_source_arguments, add_worker_argument
 from data_prep.config.build import BuildConfig
 from data_prep.execution.build_state import describe_repeats, read_state, require_possible_change
 from data_prep.execution.changes import PLAN_NAME
-from data_prep.execution.executors import Executor, executor_of_all_ranks
+from data_prep.execution.executors import Executor
+from data_prep.execution.mpi import executor_of_all_ranks
 from data_prep.execution.records import Counts
 from data_prep.extract.first_look import describe_readings, warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
@@ -39,7 +40,7 @@ from data_prep.planning.text_sample import foresee_enough, sample_text
 from data_prep.upload import require_target, upload_build
 from megabert.foundation.errors import without_secrets
 from megabert.foundation.remote_files import is_url
-from megabert.settings.command_line.program import Parser, refuse_flags
+from megabert.settings.command_line.parser import Parser, refuse_flags
 from megabert.settings.config import loading
 
 MAX_UNKNOWN_SHARE = 0.005

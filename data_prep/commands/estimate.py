@@ -32,7 +32,7 @@ from data_prep.planning.estimate import RATES, WORKER_MIB, BuildEstimate, estima
 from data_prep.planning.text_sample import sample_text
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.text_tables import render_table
-from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.command_line.parser import Parser, positive
 from megabert.settings.config import loading
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}

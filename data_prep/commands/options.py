@@ -9,7 +9,7 @@ from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
 from data_prep.config.cleaning import RULES, CleanConfig
 from data_prep.config.ids import TEXT_NEEDS
 from megabert.foundation.errors import ConfigError
-from megabert.settings.command_line.program import Parser, bounded, whole
+from megabert.settings.command_line.parser import Parser, bounded, whole
 from megabert.settings.config import loading
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.needs import refuse_idle

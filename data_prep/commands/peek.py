@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from data_prep.documents.arrow_files import open_mapped
 from megabert.foundation.errors import DataError
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.format import ShardMetadata
 from megabert.tokens.shards.shard_file import find_nonsense, read_batches

@@ -25,7 +25,7 @@ from data_prep.extract.inputs import find_files
 from data_prep.planning.text_sample import RuleTrial, try_rules
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.text_tables import render_table
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 from megabert.tokens.shards.folder import MANIFEST_NAME, read_manifest
 
 INPUT_FLAGS = ("--input", "--config", "--for", "--clean")

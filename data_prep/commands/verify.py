@@ -14,9 +14,9 @@ from pathlib import Path
 from data_prep.checks.verify import check_build, verify
 from data_prep.commands.options import add_worker_arguments
 from data_prep.commands.stats import shard_folders
-from data_prep.execution.executors import executor_of_all_ranks
+from data_prep.execution.mpi import executor_of_all_ranks
 from megabert.foundation.errors import DataError
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 
 SHOWN_PROBLEMS = 20
 """How many problems the error names; it counts them all."""

@@ -26,7 +26,7 @@ from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import train_vocabulary
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.whole_folders import publish_folder
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 from megabert.tokens.tokenization import save_huggingface
 
 LATER = (

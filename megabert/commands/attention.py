@@ -17,7 +17,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.commands.model_argument import open_model
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:

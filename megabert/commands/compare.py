@@ -27,7 +27,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.foundation.json_files import dumped
-from megabert.settings.command_line.program import Parser, bounded, number, positive, refuse_flags
+from megabert.settings.command_line.parser import Parser, bounded, number, positive, refuse_flags
 
 EXIT_DIFFERENT = 6
 """Exit code of runs that differ. diff's 1 is a bug's here."""

@@ -31,7 +31,7 @@ from pathlib import Path
 from megabert.distributed.environments import before_ranks_meet, describe_rank, own_rank
 from megabert.foundation.errors import EXIT_STOPPED, MegabertError
 from megabert.foundation.files import atomic_write, check_saved_file
-from megabert.settings.command_line.program import Parser, output_path, refuse_flags
+from megabert.settings.command_line.parser import Parser, output_path, refuse_flags
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.loading import load_run_config, shipped_names
 from megabert.settings.config.run import RunConfig

@@ -23,7 +23,7 @@ from typing import get_args
 from megabert.commands.model_argument import open_model
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.arguments import Pooling
-from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.command_line.parser import Parser, positive
 
 
 def add_arguments(parser: Parser) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from megabert.foundation.errors import ConfigError
 from megabert.observability.flops import GPUS, gpu_by_name
-from megabert.settings.command_line.program import Parser, bounded, number, positive
+from megabert.settings.command_line.parser import Parser, bounded, number, positive
 from megabert.settings.config.loading import load_run_config, shipped_names, to_dict
 from megabert.settings.config.needs import RUN_NEEDS, refuse_idle
 from megabert.settings.config.run import RunConfig

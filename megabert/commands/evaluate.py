@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.commands.model_argument import open_model, save_scores
-from megabert.settings.command_line.program import Parser, output_path, positive, refuse_flags
+from megabert.settings.command_line.parser import Parser, output_path, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers

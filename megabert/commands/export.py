@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megabert.foundation.text_tables import render_table
-from megabert.settings.command_line.program import Parser, refuse_flags
+from megabert.settings.command_line.parser import Parser, refuse_flags
 from megabert.settings.command_line.terminal import loading
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ Example:
 from argparse import Namespace
 
 from megabert.commands.model_argument import open_model
-from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.command_line.parser import Parser, positive
 
 
 def add_arguments(parser: Parser) -> None:

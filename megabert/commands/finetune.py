@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from megabert.distributed.environments import before_ranks_meet, own_rank
 from megabert.downstream.finetuning.tasks import INTERMEDIATE, SUITES, TASKS, refuse_idle_settings
 from megabert.foundation.errors import ConfigError
-from megabert.settings.command_line.program import Parser, bounded, number, refuse_flags, whole
+from megabert.settings.command_line.parser import Parser, bounded, number, refuse_flags, whole
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.extensions import require_recorded
 from megabert.settings.config.finetune import FinetuneConfig

@@ -19,7 +19,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.foundation.text_tables import render_table
-from megabert.settings.command_line.program import Parser, bounded, number
+from megabert.settings.command_line.parser import Parser, bounded, number
 from megabert.settings.command_line.terminal import loading
 
 MOST = 1e6

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from megabert.foundation.files import atomic_write, check_regular, refuse_input
 from megabert.settings.command_line.arguments import CopyMask
-from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.command_line.parser import Parser, positive
 from megabert.settings.command_line.terminal import loading
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.commands.model_argument import add_copies, open_scorer, save_scores
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:

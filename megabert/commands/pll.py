@@ -21,7 +21,7 @@ from pathlib import Path
 
 from megabert.commands.model_argument import add_copies, open_scorer, save_scores
 from megabert.foundation.json_files import JSON_SUFFIXES
-from megabert.settings.command_line.program import Parser, output_path, refuse_flags
+from megabert.settings.command_line.parser import Parser, output_path, refuse_flags
 
 
 def add_arguments(parser: Parser) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher, own_rank
 from megabert.downstream.run_settings import CONFIG_NAME, initial_weights, resolve_run
 from megabert.foundation.errors import EXIT_STOPPED
-from megabert.settings.command_line.program import Parser, positive, refuse_flags
+from megabert.settings.command_line.parser import Parser, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.loading import phase_data, shipped_names, to_yaml
 from megabert.settings.config.run import RunConfig

@@ -27,7 +27,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.settings.command_line.program import Parser, output_path, positive, refuse_flags
+from megabert.settings.command_line.parser import Parser, output_path, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
 
 LOSSES = "loss.png"

@@ -16,7 +16,7 @@ Example:
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from megabert.foundation.errors import ConfigError, KernelError
 from megabert.foundation.files import check_saved_file
 from megabert.foundation.text_tables import render_table
-from megabert.settings.command_line.program import Parser, bounded, number, whole
+from megabert.settings.command_line.parser import Parser, bounded, number, whole
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.loading import load_run_config, shipped_names
 

@@ -17,7 +17,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.settings.command_line.program import Parser, bounded, number
+from megabert.settings.command_line.parser import Parser, bounded, number
 from megabert.settings.command_line.terminal import unfiltered
 
 CLEAR = "\x1b[H\x1b[J"

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from megabert.foundation.errors import ConfigError
-from megabert.settings.command_line.program import refuse_flags
+from megabert.settings.command_line.parser import refuse_flags
 from megabert.settings.config.extensions import load_extension
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import read_yaml, to_dict

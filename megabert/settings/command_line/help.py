@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from megabert.settings.config.fields import FieldRow
 
 if TYPE_CHECKING:
-    from megabert.settings.command_line.program import Parser
+    from megabert.settings.command_line.parser import Parser
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", dict: "YAML"}
 _COLUMN = 30

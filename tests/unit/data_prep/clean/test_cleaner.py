@@ -6,7 +6,8 @@ import time
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.clean.cleaner import CONTROLS, Cleaner, excess_of, find_controls, repair
+from data_prep.clean.cleaner import CONTROLS, Cleaner, excess_of, find_controls
+from data_prep.clean.mojibake import repair
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.records import Problems

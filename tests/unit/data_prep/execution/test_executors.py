@@ -5,7 +5,8 @@ import sys
 
 from forked.client import environment_of_commands
 
-from data_prep.execution.executors import WORTH_WORKERS, available_cores, executor_of_all_ranks
+from data_prep.execution.executors import WORTH_WORKERS, available_cores
+from data_prep.execution.mpi import executor_of_all_ranks
 
 HANG_UP = """
 import os, signal, time

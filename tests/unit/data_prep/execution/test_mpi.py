@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from unit.data_prep.builds import hashes
 
-from data_prep.execution import executors as parallel
-from data_prep.execution.executors import executor_of_all_ranks
+from data_prep.execution import mpi as parallel
+from data_prep.execution.mpi import executor_of_all_ranks
 from megabert.foundation.errors import ConfigError
 
 ROOT = Path(__file__).parents[4]

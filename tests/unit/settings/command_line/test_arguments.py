@@ -10,7 +10,7 @@ import pytest
 
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.settings.command_line.arguments import CopyMask, Device, Pooling, checks_arguments
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 
 FLAGS = (("pll", "device", Device), ("pairs", "mask", CopyMask), ("embed", "pooling", Pooling))
 

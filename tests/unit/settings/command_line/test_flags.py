@@ -7,7 +7,7 @@ import pytest
 from data_prep.config.build import BuildConfig
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.flags import nest, take_flag
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.run import RunConfig

@@ -13,7 +13,7 @@ from data_prep.cli import PROGRAM as DATA
 from megabert.cli import PROGRAM as MEGABERT
 from megabert.observability.flops import GPUS
 from megabert.settings.command_line.help import render_help
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.loading import shipped_names
 from megabert.settings.config.run import RunConfig

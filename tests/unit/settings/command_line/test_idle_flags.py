@@ -13,7 +13,7 @@ from megabert.cli import PROGRAM as TRAIN
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.flags import meant_flag
-from megabert.settings.command_line.program import Parser
+from megabert.settings.command_line.parser import Parser
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import load_run_config, merge_layers, to_dict
