@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from forked.client import run_command
 from support.measured_rates import rates
+from support.processes import free_port
 
 from megabert.distributed.environments import LAUNCHERS
 from megabert.foundation.errors import ConfigError
@@ -67,11 +68,12 @@ def test_machine_without_torch_is_told_so(tmp_path):
     assert "torch is not importable" in rank.stderr, "nobody else can say it"
 
 
-def test_rank_that_sees_another_run_folder_is_named(tmp_path, free_port):
+def test_rank_that_sees_another_run_folder_is_named(tmp_path):
     folders = [tmp_path / "shared", tmp_path / "own"]
     for folder in folders:
         folder.mkdir()
-    ranks = [start_rank(rank, 2, free_port, folder) for rank, folder in enumerate(folders)]
+    port = free_port()
+    ranks = [start_rank(rank, 2, port, folder) for rank, folder in enumerate(folders)]
     outputs = [rank.communicate(timeout=120) for rank in ranks]
     shown = outputs[0][0]
     assert ranks[0].returncode == 2, outputs
@@ -90,11 +92,12 @@ def test_file_that_cannot_be_saved_ends_all_ranks_with_one_message(tmp_path):
     assert "nowhere does not exist. Create it." in message
 
 
-def test_unreachable_rank_zero_is_one_clear_error(free_port, monkeypatch):
+def test_unreachable_rank_zero_is_one_clear_error(monkeypatch):
+    port = free_port()
     rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-    for name, value in {**rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}.items():
+    for name, value in {**rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={free_port} cannot be reached: .*refused"):
+    with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={port} cannot be reached: .*refused"):
         probe_world([], device="cpu", meeting_s=0.1)
 
 
