@@ -2,7 +2,8 @@
 
 ``Trainer.fit`` and ``Trainer._run_phase`` are the loop, from top to bottom. One step's arithmetic is in ``step.py``,
 the counters and the dates of logging, validation and checkpoints in ``state.py``, the loader of a phase in
-``step.py``, and the answer to numbers that go wrong in ``recovery/rollback.py``.
+``step.py``, and the answer to numbers that go wrong in ``recovery/rollback.py``. The rest is one state that every
+method changes, so it is not cut once more to be shorter.
 """
 
 from collections.abc import Iterator

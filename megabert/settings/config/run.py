@@ -1,4 +1,8 @@
-"""The configuration of a pre-training run: all fields of a recipe, with a dataclass for each section."""
+"""The configuration of a pre-training run: all fields of a recipe, with a dataclass for each section.
+
+It is long because all settings of a run stand in it; only models, phases and shards, which other programs read as well,
+have files of their own.
+"""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args

@@ -4,7 +4,7 @@ A hang (a broken network link, a file system that does not answer, a deadlock) s
 nodes until its time limit. The main thread names each activity that it begins, which sets a deadline: a step has ten
 times the time that 99 of 100 steps of its phase took, and everything else a fixed limit. If a deadline passes, the
 stacks of all threads are written to the rank's log, the verdict is recorded, and the process ends, even if the disk
-does not answer.
+does not answer. Time for which the whole process stood still (SIGSTOP, a suspended job) does not count.
 
 Each rank also writes a heartbeat, in a small file that it rewrites in place. Where a run hangs, every rank waits, and
 the stacks of most ranks only show a collective. The heartbeats tell which rank has not done its part: the one that is a
@@ -153,6 +153,8 @@ GRACE_S = 5.0
 ends, a launcher kills the others. The files have as long again."""
 _KNOWN_STEPS = 3
 """The first steps of a phase compile and allocate: this number of them has the limit of everything else."""
+_LATE_S = 1.0
+"""A watchdog that wakes so much too late stood still with the whole process (SIGSTOP, Ctrl-Z, a suspended job)."""
 _REMEMBERED_STEPS = 1000
 _HANGS_AFTER_P99 = 10
 """A step hangs once it takes this many times the 99th percentile of the steps before it."""
@@ -266,8 +268,11 @@ class Watchdog:
     def _watch(self) -> None:
         """Wait until a deadline passes without a new one, in the thread."""
         with self._changed:
-            while not self._is_closed and (remaining := self._deadline - time.monotonic()) > 0:
-                self._changed.wait(remaining)
+            while not self._is_closed and (now := time.monotonic()) < self._deadline:
+                look = min(self._deadline, now + PERIOD_S)
+                self._changed.wait(look - now)
+                if time.monotonic() > look + _LATE_S:
+                    self._deadline += time.monotonic() - now
             if self._is_closed:
                 return
             doing = self._doing

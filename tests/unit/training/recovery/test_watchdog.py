@@ -1,4 +1,6 @@
+import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -73,6 +75,22 @@ def test_hang_before_the_folder_is_known_leaves_nothing_there(tmp_path, capfd):
     assert guarded.wait_for_end() == [EXIT_HOPELESS]
     assert not guarded.log.exists()
     assert "test_hang_before_the_folder_is_known" in capfd.readouterr().err
+
+
+def test_time_in_which_the_process_stands_still_does_not_count(tmp_path):
+    guarded = Guarded(tmp_path, start_up_s=0.5)
+    child = os.fork()
+    if not child:
+        with guarded.watchdog:
+            time.sleep(0.1)  # its thread has to run
+            os.kill(os.getpid(), signal.SIGSTOP)
+            has_barked = guarded.has_ended.wait(0.2)
+            guarded.has_ended.wait(10)  # the rest of its time still ends it
+        os._exit(1 if has_barked or guarded.codes != [EXIT_HUNG] else 0)
+    os.waitpid(child, os.WUNTRACED)
+    time.sleep(1.8)  # longer than its limit
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_limit_of_a_step_follows_the_phase(tmp_path):
