@@ -162,6 +162,9 @@ class BiasGelu(nn.Module):
 class Embedding(nn.Embedding):
     """A table of rows (``ops.dense.embedding``), whose gradient repeats bit for bit on a GPU, too."""
 
+    def reset_parameters(self) -> None:
+        """Leave the rows to what initialises or loads a model: on the meta device torch would import its compiler."""
+
     def forward(self, ids_T: Tensor) -> Tensor:
         """Return the rows of tokens, of shape (T, E)."""
         return embedding(ids_T, self.weight)

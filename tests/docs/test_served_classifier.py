@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import socket
 import threading
 import time
 import urllib.request
@@ -10,17 +9,12 @@ from pathlib import Path
 
 import pytest
 from docs.shown_blocks import ROOT, blocks_of, run
+from support.processes import free_port
 
 from megabert.library import load_classifier
 
 pytest.importorskip("onnxruntime", reason="pip install 'megabert[onnx]'")
 FEWER = "--max-train-examples 64 --max-eval-examples 16 --epochs 1 --max-seq-length 32"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def ask(port: int, body: str) -> list[dict[str, float]]:

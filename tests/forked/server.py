@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 POLL_S = 0.02
-NOT_IMPORTABLE: set[str] = set()
-"""Names in a child's ``sys.modules`` that cannot be imported by name."""
+NOT_IMPORTABLE = {"deepspeed.runtime.zero.muon.original_muon"}
+"""Names in a child's ``sys.modules`` that cannot be imported by name, or not without torch's compiler, 2 s of it."""
 
 
 def import_everything() -> None:

@@ -22,7 +22,7 @@ def table_at(run: Run, step: int) -> torch.Tensor:
 
 def killed_at_border(run_dir: Path, shards: Path, **flags: object) -> Run:
     """Return a run whose two ranks have killed themselves between filling the rows and the first step with them."""
-    run = Run(run_dir, shards, ranks=2, flags=flags, module="integration.programs.killed_at_border")
+    run = Run(run_dir, shards, ranks=2, flags=flags, fault="fill_and_die")
     assert run.finish() != 0
     assert list(run.losses()) == list(range(1, END + 1))
     return run
@@ -61,7 +61,7 @@ def test_killed_at_the_border_resumes_with_other_ranks_and_stage(tiled_run, shar
 def test_rollback_to_the_border_fills_the_rows_again(shards, tmp_path):
     """Two bad batches at once: back to the end of phase 1, and from there into phase 2 without their instances."""
     flags = {**TILED, "rollback.after_skips": 2, "checkpoint.keep_last": 9}
-    run = finished(tmp_path / "run", shards, flags=flags, module="integration.programs.poisoned_second_phase")
+    run = finished(tmp_path / "run", shards, flags=flags, fault="poison_second_phase")
     assert run.output.count("begin as copies of positions 1 to 62") == 2
     border = table_at(run, END)  # written again by the rollback
     assert torch.equal(border[OLD:NEW], border[1 : OLD - 1].repeat(2, 1)[: NEW - OLD])

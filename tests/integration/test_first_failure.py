@@ -27,8 +27,7 @@ def test_failure_is_told_before_a_slow_checkpoint_is_waited_for(shards, tmp_path
     # One step takes 5 s at most, and the writer 7 s: a rank that was not told would be recorded as hanging.
     monkeypatch.setenv("FAILING_RANK", str(rank))
     flags = {"watchdog.min_step_s": 5, "watchdog.other_s": 600}
-    module = "integration.programs.failing_while_saving"
-    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, module=module)
+    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, fault="tear_a_shard+write_slowly")
     check_failure(run, rank)
     # The checkpoint that was being written is complete: every rank waited for its own writer.
     assert steps_in(run.run_dir / "checkpoints") == [3, 0]
@@ -40,5 +39,5 @@ def test_failure_is_told_before_a_slow_checkpoint_is_waited_for(shards, tmp_path
 @pytest.mark.parametrize("rank", [0, 1])
 def test_first_failure_of_every_rank_and_launcher(shards, tmp_path, monkeypatch, launcher, rank, ranks):
     monkeypatch.setenv("FAILING_RANK", str(rank))
-    run = Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, module="integration.programs.failing")
+    run = Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, fault="tear_a_shard")
     check_failure(run, rank)

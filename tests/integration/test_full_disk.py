@@ -10,7 +10,7 @@ from megabert.checkpoints.loading import find_checkpoint
 def run(small_disk, shards, tmp_path, monkeypatch) -> Run:
     monkeypatch.setenv("FILL", str(small_disk))
     # The vocabulary is most of this model: a checkpoint takes 0.6 MiB.
-    return Run(small_disk / "run", shards, module="integration.programs.filling", output_path=tmp_path / "out")
+    return Run(small_disk / "run", shards, fault="fill_disk", output_path=tmp_path / "out")
 
 
 def test_training_continues_on_a_full_disk_and_ends_well_once_it_is_freed(run, monkeypatch):

@@ -10,8 +10,8 @@ from support.soak import in_soak
 
 @pytest.mark.parametrize("launcher", ["forked", *in_soak("deepspeed")])
 def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path, launcher):
-    flags, module = {"watchdog.min_step_s": 2}, "integration.programs.hanging"
-    hung = Run(tmp_path / "run", shards, ranks=2, launcher=launcher, flags=flags, module=module)
+    flags = {"watchdog.min_step_s": 2}
+    hung = Run(tmp_path / "run", shards, ranks=2, launcher=launcher, flags=flags, fault="fall_asleep")
     assert hung.finish() == 76, hung.output[-4000:]
     logs = [(hung.run_dir / "logs" / f"rank_00{rank}.log").read_text() for rank in (0, 1)]
     assert all("hangs: making a step takes more than" in log for log in logs)
@@ -26,7 +26,7 @@ def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path, launcher):
 def test_a_profile_takes_longer_than_a_step_may(shards, tmp_path):
     # A busy machine may need seconds for a step: torch's profiler is loaded in one.
     flags = {"watchdog.min_step_s": 5, "logging.profile_steps": "5-6"}
-    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, module="integration.programs.slow_profile")
+    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, fault="close_slowly")
     assert run.finish() == 0, run.output[-4000:]
     names = sorted(path.name for path in (run.run_dir / "profile").glob("*"))
     assert names == ["rank_000_steps_5-6.json.gz", "rank_000_steps_5-6.txt"]

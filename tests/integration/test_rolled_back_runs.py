@@ -1,8 +1,7 @@
 """NaN gradients on one rank, ten batches in a row: return to the checkpoint, leave the data out, give up after three;
 an infinity in one batch: leave it out.
 
-The programs that make the trouble are in ``programs/``. They spoil instances by their place in the data, so that a run
-that leaves these instances out really is cured.
+The faults are in ``programs/faults.py``.
 """
 
 import json
@@ -15,7 +14,7 @@ from megabert.checkpoints.format import read_checkpoint_manifest
 
 def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     flags = {"phases.0.global_batch_size": 4, "checkpoint.every_steps": 3, "checkpoint.keep_last": 9}
-    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, module="integration.programs.poisoned")
+    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, fault="poison")
     assert run.finish() == 2, run.output[-4000:]
 
     first = (
@@ -40,7 +39,7 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
 def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     rule = {"rollback.spike_ratio": 3, "rollback.spike_steps": 3, "rollback.spike_window": 4}
     flags = {"phases.0.global_batch_size": 4, "checkpoint.keep_last": 9, **rule}
-    run = Run(tmp_path / "run", shards, flags=flags, module="integration.programs.spiking")
+    run = Run(tmp_path / "run", shards, flags=flags, fault="spike")
     rows = [row for row in run.finish_well() if "train/loss" in row]
 
     assert "spike: loss" in run.output
@@ -60,7 +59,7 @@ def test_a_batch_with_an_infinity_is_skipped_in_8_bits_as_in_16(shards, tmp_path
     losses = {}
     for precision in ("bf16", "fp8"):
         own = {**flags, "precision": precision}
-        run = Run(tmp_path / precision, shards, flags=own, module="integration.programs.infinite")
+        run = Run(tmp_path / precision, shards, flags=own, fault="put_infinity")
         rows = [row for row in run.finish_well() if "train/loss" in row]
         assert run.output.count("step skipped: loss ") == 1
         assert "gradients not finite on rank 0 in" in run.output

@@ -82,7 +82,7 @@ def test_resumed_run_equals_the_unbroken_one(unbroken, flags, shards, tmp_path, 
 def test_rollback_leaves_bad_data_out_of_each_source(flags, shards, tmp_path):
     """Instances 16 to 59 of both sources give NaN, and all of phase 2, which ends the run."""
     own = {"phases.0.mixture": "{main: 0.5, new: 0.5}", "phases.0.global_batch_size": 6}
-    run = Run(tmp_path / "run", shards, flags={**flags, **own}, module="integration.programs.poisoned")
+    run = Run(tmp_path / "run", shards, flags={**flags, **own}, fault="poison")
     assert run.finish() == 2, run.output[-4000:]
     stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000008").trainer_state
     assert stored["rollbacks"] >= 1

@@ -6,7 +6,7 @@ import math
 import torch
 import torch.distributed as dist
 from several_ranks import muon_reference
-from several_ranks.toy_training import gather_whole, make_engine, train_step, whole_masters
+from several_ranks.toy_training import gather_whole, given_gradients, make_engine, train_step, whole_masters
 from torch import Tensor
 
 from megabert.optim import Fragment
@@ -71,11 +71,7 @@ def optimizer_errors(
     plain_step = optimizer.step
 
     def recording_step(settings) -> None:
-        flats = {id(flat) for group in optimizer.param_groups for flat in group["params"] if flat.grad is not None}
-        for fragment in engine.fragments:
-            if id(fragment.flat) in flats:
-                gradient = fragment.view(fragment.flat.grad) * settings.gradient_scale
-                seen[fragment.parameter, fragment.start] = gradient
+        seen.update(given_gradients(engine, settings))
         plain_step(settings)
 
     optimizer.step = recording_step

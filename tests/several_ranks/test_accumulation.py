@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from several_ranks.toy_training import batch_of, gather_whole, make_engine
+from several_ranks.toy_training import batch_of, gather_whole, given_gradients, make_engine
 from support.soak import in_soak
 
 from megabert.optim import StepSettings
@@ -37,17 +37,7 @@ def gradients(world, engine_name, *, micro_steps):
 def optimizer_gradients(engine, world):
     """Step, and return the gradients that the optimizer was handed."""
     seen = {}
-
-    def record(settings) -> None:
-        given = {
-            id(flat) for group in engine.optimizer.param_groups for flat in group["params"] if flat.grad is not None
-        }
-        for fragment in engine.fragments:
-            if id(fragment.flat) in given:
-                gradient = fragment.view(fragment.flat.grad) * settings.gradient_scale
-                seen[fragment.parameter, fragment.start] = gradient
-
-    engine.optimizer.step = record
+    engine.optimizer.step = lambda settings: seen.update(given_gradients(engine, settings))
     engine.step(StepSettings(lr=0.0))
     return gather_whole(engine, world, lambda f: seen[f.parameter, f.start])
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from several_ranks import small_worlds
-from several_ranks.worker_group import CONTEXT, free_port
+from several_ranks.worker_group import CONTEXT
+from support.processes import free_port
 
 from megabert.distributed.process_group import FAILURE_BARRIER_S
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from integration.programs.quick_proof import FAST, NO_JUDGEMENT
-from several_ranks.worker_group import free_port
+from support.processes import free_port
 from torch.nn import functional
 
 from megabert.cli import main

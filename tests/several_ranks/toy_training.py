@@ -129,6 +129,17 @@ def train_step(engine: Engine, world, step: int, *, micro_steps: int = 1, lr: fl
     return float(outcome.totals[0]) / ids.numel()
 
 
+def given_gradients(engine: Engine, settings: StepSettings) -> dict[tuple[str, int], Tensor]:
+    """Return the gradients that the optimizer is handed, by parameter and start of each fragment."""
+    groups = engine.optimizer.param_groups
+    flats = {id(flat) for group in groups for flat in group["params"] if flat.grad is not None}
+    return {
+        (fragment.parameter, fragment.start): fragment.view(fragment.flat.grad) * settings.gradient_scale
+        for fragment in engine.fragments
+        if id(fragment.flat) in flats
+    }
+
+
 def whole_masters(engine: Engine, world) -> dict[str, Tensor]:
     """Every parameter's whole float32 master, gathered from all ranks."""
     return gather_whole(engine, world, lambda fragment: fragment.view())

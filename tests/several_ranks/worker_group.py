@@ -2,13 +2,15 @@
 
 import multiprocessing
 import os
-import socket
 import time
 import traceback
 from multiprocessing.connection import Connection
 
+from support.processes import free_port
+
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pytest", "deepspeed", "megabert.engine.engine", "megabert.training.pretrain"])
+USED_BY_RANKS = ("deepspeed", "deepspeed.module_inject.auto_ep_layer", "megabert.foundation.compiled", "torch._dynamo")
+CONTEXT.set_forkserver_preload(["pytest", *USED_BY_RANKS, "megabert.engine.engine", "megabert.training.pretrain"])
 
 
 class WorkerError(AssertionError):
@@ -96,13 +98,6 @@ class WorkerGroups:
             group.hang_up()
         for group in doomed:
             group.close()
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _serve(rank: int, size: int, port: int, pipe: Connection) -> None:

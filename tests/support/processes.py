@@ -1,11 +1,19 @@
 """Processes that a test has started, or whose ids it has read, looked at from outside."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+def free_port() -> int:
+    """Return a TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def has_ended(pid: int) -> bool:

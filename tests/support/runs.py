@@ -52,15 +52,18 @@ class Run:
     flags: dict[str, object] = field(default_factory=dict)
     recipe: str | None = "debug"
     module: str = "megabert"
+    fault: str = ""
+    """A function of ``integration/programs/faults.py``, or several: what goes wrong."""
     output_path: Path | None = None
 
     def __post_init__(self) -> None:
         self.output_path = self.output_path or self.run_dir.with_suffix(".out")
+        self.module = "integration.programs.faults" if self.fault else self.module
 
     def words(self) -> list[str]:
         """Return the arguments of the program."""
         flags = {**TINY, "data.path": self.data, "run-dir": self.run_dir, **self.flags}
-        arguments = ["pretrain", *(["--recipe", self.recipe] if self.recipe else [])]
+        arguments = [*filter(None, [self.fault]), "pretrain", *(["--recipe", self.recipe] if self.recipe else [])]
         for name, value in flags.items():
             arguments += [f"--{name}", str(value)] if value is not None else []
         return arguments

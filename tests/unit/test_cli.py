@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from support.soak import in_soak
 
 from megabert import cli
 from megabert.cli import PROGRAM
@@ -29,11 +30,17 @@ def test_local_rank_is_accepted_anywhere(flag, megabert):
     assert "preset: tiny" in megabert(*flag, "pretrain", *flag, "--print-config", *flag).out
 
 
-BUILD = "data_prep build --input x --output y --print-config"
+PRINTED = [
+    ("megabert estimate", ""),
+    ("megabert --help", "1"),
+    ("megabert embed --help", ""),
+    ("data_prep build --input x --output y --print-config", "1"),
+]
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["megabert estimate", "megabert --help", "megabert embed --help", BUILD])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [*PRINTED, *in_soak(*((command, "" if one else "1") for command, one in PRINTED))]
+)
 def test_reader_that_has_enough_gets_no_traceback(command, unbuffered):
     reading, writing = os.pipe()
     os.close(reading)

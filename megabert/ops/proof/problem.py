@@ -43,13 +43,13 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 @contextlib.contextmanager
 def poisoned_memory() -> Iterator[None]:
     """Fill what ``torch.empty`` returns with NaN, so that an element which no kernel writes is seen."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import torch's compiler: 1.3 s
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)
 
 
 def errors(problem: Problem, dtype: torch.dtype, *, backend: str) -> dict[str, float]:

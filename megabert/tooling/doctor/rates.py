@@ -47,9 +47,9 @@ LAYERS = 4
 """Layers of the deeper one of the two models whose difference is the time of a layer."""
 
 
-def median_s(function: Callable[[], object], *, limit_s: float = LIMIT_S) -> float:
-    """Return the median seconds of a call, the device's work included, after so many seconds of calls."""
-    return timer_of(function).blocked_autorange(min_run_time=limit_s).median
+def median_s(function: Callable[[], object], *, share: float = 1.0) -> float:
+    """Return the median seconds of a call, the device's work included, after this share of ``LIMIT_S`` of calls."""
+    return timer_of(function).blocked_autorange(min_run_time=share * LIMIT_S).median
 
 
 def timer_of(function: Callable[[], object]) -> Timer:
@@ -88,7 +88,7 @@ def product_tflops(config: RunConfig, tokens: int, device: torch.device) -> floa
             (in_layers, grad_TC, weight_KC.t()),
             (torch.matmul, x_TK.t(), grad_TC),
         ):
-            seconds += median_s(partial(multiply, left, right), limit_s=0.2)
+            seconds += median_s(partial(multiply, left, right), share=0.4)
             flops += 2 * tokens * width * columns
     return flops / seconds / 1e12
 

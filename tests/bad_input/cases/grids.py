@@ -6,8 +6,6 @@ from bad_input.harness import Case
 GRID = "megabert finetune classification=labels.tsv --model hf --data . --output-dir new --device cpu --epochs 1 2"
 REPORT = "megabert report grid"
 TRAINING, UNFINISHED = copy("hf", "labels.tsv"), write("grid/grid.json", "{}")
-
-RESULTS = "tuned/results.json"
 # name, what is done to the material, command, exit code, what the message names
 ROWS = (
     ("a record that is cut", (TRAINING, write("new/grid.json", '{"settings": {')), GRID, 4, "grid.json"),

@@ -13,6 +13,7 @@ from megabert import library
 
 ROOT = Path(__file__).parents[3]
 NOTEBOOK = ROOT / "examples" / "walkthrough.ipynb"
+SHORTER = {'"steps": 300': '"steps": 150', "epochs=4": "epochs=3", '"adamw"': '"adamw", "model.num_hidden_layers": 1'}
 LINK = re.compile(r"\]\(([^)#]+)")
 
 
@@ -66,7 +67,7 @@ def test_links_of_the_notebook_lead_to_files(notebook):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("shorter", [{'"steps": 300': '"steps": 150', "epochs=4": "epochs=3"}, *in_soak({})])
+@pytest.mark.parametrize("shorter", [SHORTER, *in_soak({})])
 def test_notebook_runs_from_text_to_a_classifier(shorter, notebook, folder, monkeypatch):
     """A cell that raises an error ends the run with that error."""
     for old, new in shorter.items():

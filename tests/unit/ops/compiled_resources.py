@@ -1,7 +1,6 @@
 """Compile every kernel for cards that are not there and print what each takes. A program; needs triton, no GPU.
 
     python tests/unit/ops/compiled_resources.py [--all] [--cards 80,90] [--only attention]     JSON
-    python tests/unit/ops/compiled_resources.py --markdown                                     the table of resources.md
     python tests/unit/ops/compiled_resources.py --write-budget                                 kernel_budget.json anew
 
 The ops run on meta tensors with Triton's launch replaced by a compilation for a named card, so that kernels get exactly
@@ -122,7 +121,6 @@ def main() -> None:
     parser.add_argument("--cards", default=",".join(map(str, CARDS)))
     parser.add_argument("--only", default="", help="ops whose name and label contain this")
     parser.add_argument("--stages", type=int, help="stages in place of each kernel's own")
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--write-budget", action="store_true")
     arguments = parser.parse_args()
     assert os.environ.get("TRITON_INTERPRET") != "1", "the interpreter's kernels cannot be compiled"
@@ -134,8 +132,6 @@ def main() -> None:
             table.setdefault(name, {})[str(card)] = taken
     if arguments.write_budget:
         write_budget(table)
-    elif arguments.markdown:
-        print_markdown(table)
     else:
         json.dump(table, sys.stdout, indent=1)
 
@@ -161,23 +157,6 @@ def write_budget(table: dict) -> None:
         lines = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
         text += f", {json.dumps(section)}: {{\n" + ",\n".join(lines) + "\n}"
     BUDGET.write_text(text + "}\n")
-
-
-def print_markdown(table: dict) -> None:
-    """Registers a thread / KiB of shared memory a block, stack where there is any; then the counts of inner loops."""
-    print("| kernel | warps |" + "".join(f" sm_{card} |" for card in CARDS))
-    print("|---|---|" + "---|" * len(CARDS))
-    for name, cards in table.items():
-        cells = []
-        for card in map(str, CARDS):
-            taken = cards.get(card)
-            stack = f" / {taken['stack']} B" if taken and taken["stack"] else ""
-            cells.append(f"{taken['registers']} / {taken['shared'] / 1024:.0f}{stack}" if taken else "-")
-        warps = sorted({taken["warps"] for taken in cards.values()})
-        print(f"| {name} | {'-'.join(map(str, warps))} | " + " | ".join(cells) + " |")
-    print("\n| inner loop, sm_90 | instructions | ALU |\n|---|---|---|")
-    for name, loop in loops_of(table).items():
-        print(f"| {name} | {loop['issued']:.1f} | {loop['alu']:.1f} |")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,24 @@
 
 import torch
 
+from megabert.ops.attention.dense.cpu import DenseSequences
+from megabert.ops.attention.dense.triton import attention_triton
+from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
+from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
+from megabert.ops.attention.rotary.cpu import RotarySequences
+from megabert.ops.attention.rotary.triton import rotary_attention_triton
+from megabert.ops.bias_gelu.triton import bias_gelu_triton
+from megabert.ops.cross_entropy.triton import cross_entropy_triton
+from megabert.ops.dense import dense
+from megabert.ops.dropout import AttentionDropout, Dropout, Heads
+from megabert.ops.gated_gelu.triton import gated_gelu_triton
+from megabert.ops.lamb import Coefficients, SlotFragment
+from megabert.ops.lamb.triton import apply_update, compute_update
+from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
+from megabert.ops.triton_support.row_casts import cast_rows_triton
+from megabert.ops.triton_support.table_gradients import table_gradient_triton
+
 TOKENS = 16_384
 
 
@@ -11,16 +29,11 @@ def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 def product(dtype: torch.dtype, width: int, in_fp8: bool) -> torch.Tensor:
     """Return the output of a dense layer, of products in 8 bits or of none."""
-    from megabert.ops.dense import dense
-
     x = meta(TOKENS, width, dtype=dtype)
     return dense(x, meta(width, width, dtype=dtype), in_fp8=True) if in_fp8 else x
 
 
 def layer_norm(dtype: torch.dtype, width: int, dropout: bool, in_fp8: bool = False) -> None:
-    from megabert.ops.dropout import Dropout
-    from megabert.ops.layer_norm.triton import layer_norm_triton
-
     site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
     x, residual = product(dtype, width, in_fp8), meta(TOKENS, width, dtype=dtype)
     weight, bias, input_bias = (meta(width, dtype=dtype) for _ in range(3))
@@ -29,9 +42,6 @@ def layer_norm(dtype: torch.dtype, width: int, dropout: bool, in_fp8: bool = Fal
 
 
 def add_layer_norm(dtype: torch.dtype, width: int, dropout: bool, in_fp8: bool = False) -> None:
-    from megabert.ops.dropout import Dropout
-    from megabert.ops.layer_norm.triton import layer_norm_triton
-
     site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
     x, residual = product(dtype, width, in_fp8), meta(TOKENS, width, dtype=dtype)
     twice = layer_norm_triton(x, meta(width, dtype=dtype), None, None, residual, 1e-5, site, True)
@@ -39,36 +49,25 @@ def add_layer_norm(dtype: torch.dtype, width: int, dropout: bool, in_fp8: bool =
 
 
 def keyed_dropout(dtype: torch.dtype, width: int) -> None:
-    from megabert.ops.dropout import Dropout
-    from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
-
     keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), 7)
     dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys))
 
 
 def row_cast(dtype: torch.dtype, width: int) -> None:
-    from megabert.ops.triton_support.row_casts import cast_rows_triton
-
     cast_rows_triton(meta(TOKENS, width, dtype=dtype), torch.float8_e4m3fn)
 
 
 def embedding(dtype: torch.dtype, width: int, rows: int) -> None:
-    from megabert.ops.triton_support.table_gradients import table_gradient_triton
-
     order, first = meta(TOKENS, dtype=torch.int64), meta(rows + 1, dtype=torch.int64)
     table_gradient_triton(meta(TOKENS, width, dtype=dtype).detach(), order, first)
 
 
 def bias_gelu(dtype: torch.dtype, width: int, approximate: bool, in_fp8: bool = False) -> None:
-    from megabert.ops.bias_gelu.triton import bias_gelu_triton
-
     out = bias_gelu_triton(product(dtype, width, in_fp8), meta(width, dtype=dtype), approximate=approximate)
     out.backward(torch.empty_like(out))
 
 
 def gated_gelu(dtype: torch.dtype, width: int, approximate: bool, in_fp8: bool = False) -> None:
-    from megabert.ops.gated_gelu.triton import gated_gelu_triton
-
     out = gated_gelu_triton(product(dtype, 2 * width, in_fp8), approximate=approximate)
     out.backward(torch.empty_like(out))
 
@@ -76,10 +75,6 @@ def gated_gelu(dtype: torch.dtype, width: int, approximate: bool, in_fp8: bool =
 def attention(
     dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool, sequences: int = 128
 ) -> None:
-    from megabert.ops.attention.dense.cpu import DenseSequences
-    from megabert.ops.attention.dense.triton import attention_triton
-    from megabert.ops.dropout import AttentionDropout, Heads
-
     seeds, constants = meta(sequences, dtype=torch.int32), meta(heads, dtype=torch.int32)
     site = AttentionDropout(0.1, seeds, constants) if dropout else None
     out = attention_triton(
@@ -92,10 +87,6 @@ def attention(
 
 
 def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_width: int, dropout: bool) -> None:
-    from megabert.ops.attention.rotary.cpu import RotarySequences
-    from megabert.ops.attention.rotary.triton import rotary_attention_triton
-    from megabert.ops.dropout import AttentionDropout, Heads
-
     seeds, constants = meta(32, dtype=torch.int32), meta(heads, dtype=torch.int32)
     sequences = RotarySequences(meta(33, dtype=torch.int32), 8192, meta(8192, dtype=torch.int64))
     out = rotary_attention_triton(
@@ -111,10 +102,6 @@ def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_wid
 def disentangled_attention(
     dtype: torch.dtype, heads: int, head_width: int, dropout: bool, terms: tuple[str, ...] = ("c2p", "p2c")
 ) -> None:
-    from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
-    from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
-    from megabert.ops.dropout import AttentionDropout, Heads
-
     seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
     key_PD, query_PD = (meta(511, heads * head_width, dtype=dtype) if one in terms else None for one in ("c2p", "p2c"))
     out = disentangled_attention_triton(
@@ -127,16 +114,11 @@ def disentangled_attention(
 
 
 def cross_entropy(dtype: torch.dtype, classes: int) -> None:
-    from megabert.ops.cross_entropy.triton import cross_entropy_triton
-
     losses, _ = cross_entropy_triton(meta(2560, classes, dtype=dtype), meta(2560, dtype=torch.int64))
     losses.sum().backward()
 
 
 def lamb(measures_gradient: bool) -> None:
-    from megabert.ops.lamb import Coefficients, SlotFragment
-    from megabert.ops.lamb.triton import apply_update, compute_update
-
     flats = [torch.empty(1 << 20, device="meta") for _ in range(4)]
     squares = torch.empty(2, 400, dtype=torch.float64, device="meta")
     coefficients = Coefficients(

@@ -46,7 +46,7 @@ def test_ranks_give_the_bytes_of_processes(built, make_config, tmp_path):
 def test_error_on_any_rank_ends_all_with_its_code(tmp_path):
     for index in range(6):
         (tmp_path / f"{index}.txt").write_bytes(b"Good text.\n\nBad \xff text.\n")
-    done = mpirun(3, "build", "--input", tmp_path / "*.txt", "--output", tmp_path / "out")
+    done = mpirun(2, "build", "--input", tmp_path / "*.txt", "--output", tmp_path / "out")
     assert done.returncode == 3
     assert "not utf-8 at byte 16" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,6 +1,7 @@
 """Run in a process with TRITON_INTERPRET=1 (../test_interpreted_kernels.py); the names hide these files elsewhere."""
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -44,8 +45,11 @@ def _prepare_once():
     from triton.language import core
     from triton.runtime import interpreter
 
+    # Else each sum of integers is computed a second time, for an assertion that the interpreter never makes (no debug).
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
     patch_lang, dtype_of, type_of = interpreter._patch_lang, interpreter._get_np_dtype, core._type_for_tuple_values
-    scopes, dtypes, types = {}, {}, {}
+    scopes, dtypes, types, blocks = {}, {}, {}, {}
 
     def patch_once(function):
         modules = [value for value in function.__globals__.values() if value is tl or value is core]
@@ -63,7 +67,13 @@ def _prepare_once():
             return type_of(values, fields)
         return types.get(sizes) or types.setdefault(sizes, type_of(values))
 
+    def block_of(scalar, shape):
+        key = scalar.name, shape
+        return blocks.get(key) or blocks.setdefault(key, core.block_type(scalar, shape))
+
     interpreter._patch_lang = patch_once
+    core.block_type.with_element_ty = lambda block, scalar: block_of(scalar, block.shape)
+    interpreter.InterpreterBuilder.get_block_ty = lambda builder, dtype, shape: block_of(dtype, shape)
     interpreter._get_np_dtype = np_dtype
     core._type_for_tuple_values = type_of_tuple
 

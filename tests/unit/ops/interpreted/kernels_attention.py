@@ -6,9 +6,10 @@ from support.soak import in_soak
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.proof.exact_problems import attention_mask_problem
-from megabert.ops.proof.problems import attention_problem
+from megabert.ops.proof.problems import attention_problem, disentangled_attention_problem
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 
+SPAN = {"span": 10}
 ONE, ODD, EMPTY = ([1], 0), ([5, 37, 1, 33], 3), ([9, 0, 4, 0], 70)
 HEADS = (
     (2, 64, 0.1, torch.float16),
@@ -61,9 +62,13 @@ def test_one_program_a_head_sums_as_one_program_a_tile_bit_for_bit(capability, g
     assert torch.equal(*gradients)
 
 
-def test_scores_far_below_zero_make_no_infinity(generator, assert_close):
-    # every lse is below -1,000: 2^(0 - lse) of a key or query of zeros, past the end, would be infinite
-    problem = attention_problem([37, 5], generator, heads=1, head_width=64, padding=3)
+BOTH = pytest.mark.parametrize(("problem_of", "own"), [(attention_problem, {}), (disentangled_attention_problem, SPAN)])
+
+
+@BOTH
+def test_scores_far_below_zero_make_no_infinity(problem_of, own, generator, assert_close):
+    # every lse is below -500: 2^(0 - lse) of a key or query of zeros, past the end, would be infinite
+    problem = problem_of([37, 5], generator, heads=1, head_width=64, padding=3, **own)
     queries, keys, _ = problem.tensors["qkv_TC"].view(-1, 3, 64).unbind(1)
     queries += 10
     keys -= 10
@@ -80,6 +85,8 @@ def test_dropout_masks_of_both_passes_equal_the_torch_backends(is_running, dtype
     assert_close(problem, dtype)
 
 
-def test_too_wide_heads_are_refused(generator):
+@BOTH
+def test_too_wide_heads_are_refused(problem_of, own, generator):
+    problem = problem_of([2], generator, heads=1, head_width=256, **own)
     with pytest.raises(KernelError, match="heads are 256 wide"):
-        gradient_of(attention_problem([2], generator, heads=1, head_width=256))
+        problem.run(**problem.tensors, backend="triton")

@@ -77,24 +77,10 @@ def test_heads_a_few_at_a_time_change_nothing(generator, monkeypatch):
         assert torch.equal(one, other)
 
 
-def test_scores_far_below_zero_make_no_infinity(generator, assert_close):
-    # Every lse is below -500: 2^(0 - lse) of a key or query of zeros, past the end, would be infinite.
-    problem = disentangled_attention_problem([37, 5], generator, heads=1, head_width=64, span=10, padding=3)
-    queries, keys, _ = problem.tensors["qkv_TC"].view(-1, 3, 64).unbind(1)
-    queries += 10
-    keys -= 10
-    assert_close(problem, torch.float16)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, *in_soak(torch.float32)])
 def test_dropout_masks_of_both_passes_equal_the_torch_backends(dtype, generator, assert_close):
     problem = disentangled_attention_mask_problem([20, 70], generator, heads=1, head_width=64, span=70)  # several tiles
     assert_close(problem, dtype)
-
-
-def test_too_wide_heads_are_refused(generator):
-    with pytest.raises(KernelError, match="heads are 256 wide"):
-        gradients_of(disentangled_attention_problem([2], generator, heads=1, head_width=256, span=2))
 
 
 def test_a_sequence_whose_pairs_have_no_32_bit_numbers_is_refused():

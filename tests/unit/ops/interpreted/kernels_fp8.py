@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.soak import in_soak
 from unit.ops.interpreted.conftest import narrow_shapes
 
 from megabert.ops import fp8
@@ -102,8 +103,12 @@ def sub_layers(hidden, inner, tokens, site, generator, *, approximate=False):
     return [y, *(tensor.grad for tensor in (x, gain, shift, bias, *weights))]
 
 
-@pytest.mark.parametrize(("hidden", "inner", "tokens"), [(64, 256, 21), (48, 272, 16), (16, 1040, 3)])
-@pytest.mark.parametrize("approximate", [False, True])
+FORMS = [(64, 256, 21, False), (48, 272, 16, True), (16, 1040, 3, False)]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "tokens", "approximate"), [*FORMS, *in_soak(*((*sizes, not form) for *sizes, form in FORMS))]
+)
 def test_casts_that_ride_in_kernels_change_no_bit(
     hidden, inner, tokens, approximate, casts, monkeypatch, request, make_site
 ):

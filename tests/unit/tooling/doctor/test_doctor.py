@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from forked.client import run_command
 from support.measured_rates import rates
+from support.processes import free_port
 
 from megabert.distributed.environments import LAUNCHERS
 from megabert.foundation.errors import ConfigError
@@ -42,13 +43,6 @@ def test_this_machine_is_fit(tmp_path, megabert):
     assert not list(tmp_path.iterdir()), "no file is left"
 
 
-def start_rank(rank: int, size: int, port: int, run_dir: Path) -> subprocess.Popen:
-    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0"}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "megabert", "doctor", "--run-dir", str(run_dir), "--quick"]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from megabert.cli import main; sys.exit(main())"
 """Python cannot find such a module."""
 
@@ -67,19 +61,18 @@ def test_machine_without_torch_is_told_so(tmp_path):
     assert "torch is not importable" in rank.stderr, "nobody else can say it"
 
 
-def test_rank_that_sees_another_run_folder_is_named(tmp_path, free_port):
-    folders = [tmp_path / "shared", tmp_path / "own"]
-    for folder in folders:
-        folder.mkdir()
-    ranks = [start_rank(rank, 2, free_port, folder) for rank, folder in enumerate(folders)]
-    outputs = [rank.communicate(timeout=120) for rank in ranks]
-    shown = outputs[0][0]
-    assert ranks[0].returncode == 2, outputs
+def test_rank_that_sees_another_run_folder_is_named(tmp_path):
+    for name in ("run0", "run1"):
+        (tmp_path / name).mkdir()
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    words = ["doctor", "--run-dir", str(tmp_path / "run"), "--quick"]
+    assert run_command("integration.programs.apart", words, output, stderr=errors, ranks=2, timeout_s=120) == 2
+    shown = output.read_text()
     assert "gloo all-reduce over 2 ranks" in shown
     assert "is not the folder that rank 0 sees" in shown
     assert "(rank 1)" in shown
-    assert [rank.returncode for rank in ranks[1:]] == [0], "one verdict, rank 0's"
-    assert not outputs[1][0]
+    assert [(tmp_path / f"run{rank}.code").read_text() for rank in (0, 1)] == ["2", "0"], "one verdict, rank 0's"
+    assert shown.count("check(s) FAILED") == 1
 
 
 def test_file_that_cannot_be_saved_ends_all_ranks_with_one_message(tmp_path):
@@ -90,11 +83,12 @@ def test_file_that_cannot_be_saved_ends_all_ranks_with_one_message(tmp_path):
     assert "nowhere does not exist. Create it." in message
 
 
-def test_unreachable_rank_zero_is_one_clear_error(free_port, monkeypatch):
+def test_unreachable_rank_zero_is_one_clear_error(monkeypatch):
+    port = free_port()
     rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-    for name, value in {**rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}.items():
+    for name, value in {**rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={free_port} cannot be reached: .*refused"):
+    with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={port} cannot be reached: .*refused"):
         probe_world([], device="cpu", meeting_s=0.1)
 
 
