@@ -109,7 +109,7 @@ def measure(shards: Mixture, arguments: argparse.Namespace) -> dict:
             padded += sum(b.input_ids_T.numel() for b in step.micro_batches)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {
-        "length": shards.metadata.max_seq_length,
+        "length": shards.first.metadata.max_seq_length,
         "rows": shards.num_rows,
         "sources": len(shards.sources),
         "global_batch_size": arguments.global_batch_size,
@@ -180,7 +180,7 @@ def open_random(folder: Path, count: int, arguments: argparse.Namespace) -> Mixt
             own.mkdir(parents=True)
             rows, num_shards = arguments.rows // count, arguments.num_shards // count
             write_random_shards(own, rows + number * num_shards, arguments.length, num_shards)
-    sources = tuple(ShardSet.open(own, sharers=len(folders)) for own in folders)
+    sources = tuple(ShardSet.open(own) for own in folders)
     for source in sources:
         complete_index(source)
     return Mixture(sources, tuple(map(str, range(len(sources)))), tuple(source.num_rows for source in sources))

@@ -2,15 +2,13 @@
 
 import re
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from data_prep.pipeline import BuildResult
+from megabert.foundation.cached_folders import MANIFEST_NAME, listed_files
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.remote_files import find_secret, remote, store_file, transfer_all
-from megabert.tokens.shards.folder import MANIFEST_NAME
 
 
 def require_target(url: str, *, writes: bool = True) -> None:
@@ -50,16 +48,8 @@ def upload_build(built: BuildResult, url: str) -> None:
         ConfigError, DataError: As `megabert.foundation.remote_files.store_file`. The same command continues.
     """
     uploaded = 0
-    for length, manifest in built.manifests.items():
-        inside = Path("instances") / str(length)
-        files = {f"tokenizer/{name}": sha256 for name, sha256 in manifest.tokenizer_files.items()}
-        files |= {shard.file: shard.sha256 for shard in manifest.shards}
-
-        def store(file: tuple[str, str], go_on: Callable[[], object], inside: Path = inside) -> bool:
-            name, sha256 = file
-            place = f"{url.rstrip('/')}/{inside / name}"
-            return store_file(built.folder / inside / name, place, sha256, advance=go_on)
-
-        uploaded += sum(transfer_all(store, files.items()))
-        uploaded += sum(transfer_all(store, [(MANIFEST_NAME, sha256_file(built.folder / inside / MANIFEST_NAME))]))
+    for length in built.manifests:
+        folder, place = built.folder / f"instances/{length}", f"{url.rstrip('/')}/instances/{length}"
+        for files in (listed_files(folder), {MANIFEST_NAME: sha256_file(folder / MANIFEST_NAME)}):
+            uploaded += sum(transfer_all(store_file, place, folder, files))
     print(f"{url}: {uploaded} files uploaded and read back", file=sys.stderr)

@@ -116,7 +116,7 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     lines = [
         f"documents {corpus['documents']:,} ({corpus['validation_documents']:,} held out), "
         f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
-        f"[UNK] {share(corpus['unknown_tokens'], corpus['tokens_read'])}",
+        f"[UNK] {share(corpus['unknown_tokens'], corpus['tokens_read'])}"
     ]
     # A row for each source.
     tokens, kept = corpus["tokens_by_source"], corpus["kept_documents_by_source"]

@@ -21,6 +21,7 @@ import numpy as np
 from data_prep.clean.grouped_hashes import HASHES_PER_RANGE, RangeTask, Rows, read_rows, write_rows
 from data_prep.clean.near_duplicates import Signature
 from data_prep.config.build import BuildConfig
+from data_prep.config.cleaning import CORPUS_RULES
 from data_prep.documents.arrow_files import open_mapped
 from data_prep.documents.document_set import hash_range, hash_text, rows_in_range
 from data_prep.documents.token_files import HASHES, part_of
@@ -37,7 +38,6 @@ from megabert.tokens.shards.folder import MANIFEST_NAME
 FOLDER, NAME = STEPS["hashes"].output, "{:05d}-of-{:05d}.npy"
 FIRST_READING = "work/near/joined-{:06d}-keys.npy", "work/paragraphs/found-{:05d}-texts.npy"
 """Files of ranges that the first reading of the text leaves, if there is one."""
-OVER_CORPUS = {"near_duplicates", "duplicate_documents", "duplicate_paragraphs"}
 
 
 def write_hashes(build: RunningBuild, buckets: dict[str, int], documents: int) -> None:
@@ -87,12 +87,9 @@ class KnownDocuments:
 
     def __init__(self, config: BuildConfig) -> None:
         """Find the files of the builds, which `require_usable` has checked."""
-        self._series: list[tuple[str, int]] = []
-        for folder in config.exclude:
-            files = len(list(Path(folder, FOLDER).glob("*.npy")))
-            self._series.append((str(Path(folder, FOLDER, NAME)), files))
-        has_keys = "near_duplicates" in config.clean.rules
-        self._signature = Signature.of(config.clean) if has_keys else None
+        folders = [Path(folder, FOLDER) for folder in config.exclude]
+        self._series = [(str(folder / NAME), len(list(folder.glob("*.npy")))) for folder in folders]
+        self._signature = Signature.of(config.clean) if "near_duplicates" in config.clean.rules else None
         self._read = cache(read_rows)
 
     def has(self, paragraphs: list[str]) -> bool:
@@ -192,7 +189,10 @@ def _require_comparable(where: str, theirs: dict[str, Any], config: BuildConfig)
         )
     # Rules over the corpus drop documents and paragraphs, but the hashes are of the texts before them.
     rules = {*theirs["clean"]["rules"]} ^ {*config.clean.rules}
-    other = {*(rules - OVER_CORPUS), *(name for name in other if not name.startswith(("rules", "near", "min_para")))}
+    other = {
+        *(rules - {*CORPUS_RULES}),
+        *(name for name in other if not name.startswith(("rules", "near", "min_para"))),
+    }
     if other:
         print(
             f"warning: {where}: was cleaned in another way ({', '.join(sorted(other))}). A document of it whose text "

@@ -48,7 +48,7 @@ Each unit has its files in ``sources`` of its `RangeTask`, in this order:
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -104,8 +104,12 @@ class Signature:
         numbers = np.arange(self.bands * self.rows)
         return mix(1, numbers) | np.uint64(1), mix(2, numbers)
 
+    @lru_cache(maxsize=1)  # noqa: B019
     def keys(self, text: str) -> Rows:
-        """Return the key of each band, shape (bands,); none for a text without a word."""
+        """Return the key of each band, shape (bands,); none for a text without a word.
+
+        The last ones are kept: a document is compared with earlier builds by its keys, which are written next.
+        """
         from data_prep.clean.minhash_loops import write_band_keys
 
         keys = np.empty(self.bands, np.uint64)

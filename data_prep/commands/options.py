@@ -79,12 +79,8 @@ def resolve_build(
     if not sources and not any("sources" in loading.read_yaml(path) for path in files):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
     recipe_fields = loading.build_fields(loading.load_run_config(recipe)) if recipe else {}
-    layers: tuple[Mapping[str, Any] | Path, ...] = (
-        recipe_fields,
-        *files,
-        {"sources": list(sources)} if sources else {},
-        fields,
-    )
+    own = {"sources": list(sources)} if sources else {}
+    layers: tuple[Mapping[str, Any] | Path, ...] = (recipe_fields, *files, own, fields)
     config = loading.merge_layers(BuildConfig, *layers)
     if config.objective == "none" and config.masking == "dynamic":  # further passes would be copies
         config = loading.merge_layers(BuildConfig, {"dupe_factor": 1}, *layers)

@@ -14,12 +14,12 @@ from pathlib import Path
 from data_prep.checks.corpus_counts import require_readable
 from data_prep.commands.options import add_source_arguments, make_config
 from data_prep.config.build import BuildConfig
+from data_prep.config.cleaning import CORPUS_RULES
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts, add_counts
 from data_prep.extract.first_look import say_readings
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
-from data_prep.planning.text_sample import CORPUS_RULES
 from data_prep.steps.document_reader import DocumentReader, ExtractTask
 from data_prep.steps.step2_vocabulary import vocabulary_options
 from data_prep.vocabulary.quality import require_bars

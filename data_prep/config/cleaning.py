@@ -14,39 +14,20 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Shares = Annotated[tuple[Share, ...], Field(max_length=20)]
 """One for each length of runs of words: each is another count of the whole text."""
 KeptLanguage = Annotated[str, AfterValidator(require_identifiable)]
-CleaningRule = Literal[
-    "mojibake",
-    "control_characters",
-    "email_addresses",
-    "ip_addresses",
-    "phone_numbers",
-    "boilerplate",
-    "repeated_lines",
-    "c4_lines",
-    "c4_javascript",
-    "c4_policies",
-    "length",
-    "language",
-    "gopher_words",
-    "gopher_word_length",
-    "gopher_symbols",
-    "gopher_bullets",
-    "gopher_ellipses",
-    "gopher_letters",
-    "gopher_stop_words",
-    "gopher_repeated_lines",
-    "gopher_top_ngrams",
-    "gopher_repeated_ngrams",
-    "c4_lorem_ipsum",
-    "c4_brackets",
-    "c4_sentences",
-    "fineweb_line_ends",
-    "fineweb_short_lines",
-    "fineweb_repeated_lines",
-    "near_duplicates",
-    "duplicate_paragraphs",
-    "duplicate_documents",
-]
+CharacterRule = Literal["mojibake", "control_characters", "email_addresses", "ip_addresses", "phone_numbers"]
+ParagraphRule = Literal["boilerplate", "repeated_lines", "c4_lines", "c4_javascript", "c4_policies"]
+BoundRule = Literal["length", "language"]
+GopherWordRule = Literal["gopher_words", "gopher_word_length", "gopher_symbols"]
+GopherShareRule = Literal["gopher_bullets", "gopher_ellipses", "gopher_letters", "gopher_stop_words"]
+GopherRepetitionRule = Literal["gopher_repeated_lines", "gopher_top_ngrams", "gopher_repeated_ngrams"]
+C4Rule = Literal["c4_lorem_ipsum", "c4_brackets", "c4_sentences"]
+FineWebRule = Literal["fineweb_line_ends", "fineweb_short_lines", "fineweb_repeated_lines"]
+QualityRule = Literal[GopherWordRule, GopherShareRule, GopherRepetitionRule, C4Rule, FineWebRule]
+CorpusRule = Literal["near_duplicates", "duplicate_paragraphs", "duplicate_documents"]
+CleaningRule = Literal[CharacterRule, ParagraphRule, BoundRule, QualityRule, CorpusRule]
+"""All rules, in the order in which they run."""
+CORPUS_RULES: tuple[str, ...] = get_args(CorpusRule)
+"""Rules that compare all documents, whose effect a sample cannot show."""
 RULES: tuple[str, ...] = get_args(CleaningRule)
 
 

@@ -17,7 +17,7 @@ from data_prep.execution.records import Problems
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_to_read, sha256_file
 from megabert.foundation.json_files import reading
-from megabert.foundation.remote_files import is_url, remote
+from megabert.foundation.remote_files import is_url, remote, remote_size
 
 BLOCK_BYTES = 1 << 20
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}
@@ -115,8 +115,7 @@ def _require_readable(pattern: str) -> None:
 def size_and_time(path: str) -> tuple[int, int]:
     """Return a file's bytes as stored, and the time of its last change in nanoseconds, which is 0 for a URL."""
     if is_url(path):
-        with remote(path) as (filesystem, name):
-            return int(filesystem.size(name) or 0), 0
+        return remote_size(path), 0
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 

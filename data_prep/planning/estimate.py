@@ -40,8 +40,8 @@ KEYS_RATE = 60.0
 """Megabytes of text per second and core for the sorted keys of near duplicates."""
 IDENTIFY_S = {PY3LANGID: 0.2e-3, FASTTEXT: 0.5e-3}
 """Time in which a core identifies the language of a document, by package."""
-KEY_BYTES = 16
-"""Bytes of a key of a document, with the document; each is written by chunks, and merged."""
+KEY_BYTES, HASH_BYTES = 16, 8
+"""Bytes of a key of a document with the document, written by chunks and merged; and of the hashes that stay of both."""
 DYNAMIC_SIZE = 0.77
 """Size of shards without masks, as a share of that with static ones: 2.2 bytes per token instead of 2.9."""
 INPUT_FILE_BYTES = 10**9
@@ -169,7 +169,9 @@ def estimate(
         stages.append(stage("chunks", "chunks", merged, opened, merged, TOKENIZED))
     last = levels[-1]
     opened = all_buckets * last.files + last.blocks * last.files
-    stages.append(stage("documents", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))
+    compared = config.clean.near_duplicate_bands if "near_duplicates" in config.clean.rules else 0
+    hashed = HASH_BYTES * (1 + compared) * documents / text_bytes
+    stages.append(stage("documents", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies + hashed))
     units = len(config.lengths) * (shards + validation_shards)
     masks = DYNAMIC_SIZE if config.masking == "dynamic" else 1.0
     size = passes * masks * BYTES_PER_TOKEN[config.pairing] / sample.bytes_per_token

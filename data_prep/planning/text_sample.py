@@ -16,7 +16,7 @@ from data_prep.checks.corpus_counts import needed, require_enough
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.grouped_hashes import text_hash
 from data_prep.config.build import BuildConfig
-from data_prep.config.cleaning import RULES
+from data_prep.config.cleaning import CORPUS_RULES, RULES
 from data_prep.documents.document_set import hash_bytes, tokenizer_of
 from data_prep.execution.records import Problems
 from data_prep.extract.ids import IdChecker, id_documents
@@ -28,8 +28,6 @@ from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.tokens.tokenization.training import DEFAULT_VOCAB_SIZE
 
-CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
-"""Rules whose effect a sample cannot show."""
 LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
 """Places of the input that are looked at, and documents or characters there, about."""
 ENGLISH_DOCUMENT_BYTES = 3000

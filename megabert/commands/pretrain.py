@@ -97,8 +97,7 @@ def _require_shards(config: RunConfig, *, is_new: bool) -> None:
 
     if is_new:
         refuse_missing_lengths(config)
-    folders = [phase_data(config, phase).values() for phase in config.phases]
-    shards = [[ShardSet.open(folder) for folder in sources] for sources in folders]
+    shards = [[ShardSet.open(folder) for folder in phase_data(config, phase).values()] for phase in config.phases]
     if is_new:
         refuse_unfit_shards(config, shards)
 

@@ -126,10 +126,10 @@ def assemble_batch(
     from megabert.data.packing_loops import gather_rows
 
     # The real sizes, and the sizes with padding.
-    lengths = columns.lengths[indices]
-    real = MicroShape(
-        tokens=int(lengths.sum()), sequences=indices.size, masked=int(np.diff(columns.masked_starts)[indices].sum())
+    lengths, masked_counts = (
+        starts[indices + 1] - starts[indices] for starts in (columns.token_starts, columns.masked_starts)
     )
+    real = MicroShape(tokens=int(lengths.sum()), sequences=indices.size, masked=int(masked_counts.sum()))
     one = MicroShape(tokens=max(1, real.tokens), sequences=max(1, real.sequences), masked=max(1, real.masked))
     tensors, packed = _allocate(real, padded or one, batch_format)
     gather_rows(columns, indices, packed)

@@ -31,7 +31,7 @@ class DynamicMasker:
         Raises:
             DataError: Words are masked whole, and the tokenizer next to the shards cannot be read.
         """
-        metadata = shards.metadata
+        metadata = shards.first.metadata
         self._seed = seed
         self._options = self._default = metadata.masking_options
         is_token = metadata.mask_unit == "token"
@@ -77,8 +77,6 @@ class DynamicMasker:
 def _mixed_counts(shards: Mixture) -> NDArray[np.int64]:
     """Count pieces in all sources, whose counts are weighted so that they have their shares of the mixture."""
     counts = [count_pieces(source) for source in shards.sources]
-    if len(counts) == 1:
-        return counts[0]
     lengths = (source.statistics.tokens / source.num_rows for source in shards.sources)
     tokens = [weight * length for weight, length in zip(shards.weights, lengths, strict=True)]
     whole = sum(count.sum() for count in counts) / sum(tokens)

@@ -158,12 +158,12 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
             )
         # The shares must add up to the global batch that this rank planned, or the plans differ. Masks that are made
         # while loading are no part of the plan.
-        planned_masked = batch.num_masked if self._packer.shards.has_masks else agreed.masked
+        planned_masked = batch.num_masked if self._packer.shards.first.has_masks else agreed.masked
         if agreed[:3] != (planned_masked, batch.num_instances, mine.micro_steps):
             raise DataError(
                 f"rank {self._packer.share.rank}, batch {number}: all ranks together have {agreed.instances} "
                 f"instances, {agreed.masked} masked positions and up to {agreed.micro_steps} micro-steps, but this "
                 f"rank's shards give {batch.num_instances}, {planned_masked} and {mine.micro_steps}. The ranks read "
-                f"different shards or settings: give all nodes the same {self._packer.shards.folder}."
+                f"different shards or settings: give all nodes the same {self._packer.shards.first.place}."
             )
         return replace(batch, num_masked=agreed.masked, stop=agreed.stop >= _STOP)

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +29,9 @@ from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import phase_data
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import InstanceStatistics
-from megabert.tokens.shards.format import ShardMetadata
-from megabert.tokens.shards.shard_set import ShardSet, Sizes, read_instances, runs_of
+from megabert.tokens.shards.shard_set import ShardSet, Sizes
 
 Positions = Mapping[str, DataPosition]
 """Where each build's data continue, by the SHA-256 of its data; a build that is missing is at its first instance."""
@@ -101,23 +98,8 @@ class Mixture:
 
     @property
     def first(self) -> ShardSet:
-        """The first source; all have its tokenizer and its settings."""
+        """The first source, whose tokenizer, metadata and masks all have."""
         return self.sources[0]
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the first source."""
-        return self.first.folder
-
-    @property
-    def metadata(self) -> ShardMetadata:
-        """The properties of all shards."""
-        return self.first.metadata
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether the shards hold the masks."""
-        return self.first.has_masks
 
     @property
     def num_rows(self) -> int:
@@ -132,10 +114,6 @@ class Mixture:
     def statistics_in(self, phase: PhaseConfig) -> InstanceStatistics:
         """Return these totals under the masks of a phase."""
         return self._mixed([source.statistics_in(phase) for source in self.sources])
-
-    def masking_in(self, phase: PhaseConfig, batch: int | None = None) -> MaskingOptions | None:
-        """Return how the loader masks instances (`ShardSet.masking_in`)."""
-        return self.first.masking_in(phase, batch)
 
     def counts(self, batch: range) -> list[int]:
         """Return how many instances of a batch come from each source.
@@ -158,6 +136,14 @@ class Mixture:
             taken[key], after[key] = positions.get(key, BEGINNING).take(count, source.num_rows)
         return taken, after
 
+    @cached_property
+    def _whole(self) -> ShardSet:
+        """The shards of all sources, one source after the other."""
+        first = self.first
+        return (
+            first if len(self.sources) == 1 else ShardSet(first.folder, first.split, first.manifest, *self.sources[1:])
+        )
+
     def rows(self, rows: NDArray[np.int64], sizes: Sizes) -> FlatInstances:
         """Read instances.
 
@@ -168,9 +154,9 @@ class Mixture:
         Raises:
             DataError: As `ShardSet.rows`.
         """
-        runs = runs_of(rows >> _ROW_BITS)
-        parts = [(self.sources[index], begin, end) for index, begin, end in runs] or [(self.first, 0, 0)]
-        return read_instances(parts, rows & ((1 << _ROW_BITS) - 1), sizes)._replace(rows=rows)
+        starts = np.cumsum([0, *(source.num_rows for source in self.sources)])
+        in_whole = starts[rows >> _ROW_BITS] + (rows & ((1 << _ROW_BITS) - 1))
+        return self._whole.rows(in_whole, sizes)._replace(rows=rows)
 
     def passes(self, instances: int, read: Positions | None = None) -> dict[str, float]:
         """Return the passes over each source's text that a number of instances makes, by the source's name.
@@ -197,32 +183,24 @@ class Mixture:
         """Return where each source continues, with its name."""
         return [(name, positions.get(key, BEGINNING)) for name, key in zip(self.names, self.sha256, strict=True)]
 
-    def folder_of_difference(self, own: Sequence[str], other: Sequence[str]) -> tuple[Path, str, str]:
-        """Return the folder of the first source in which two lists of identities differ, and both identities."""
+    def place_of_difference(self, own: Sequence[str], other: Sequence[str]) -> tuple[str, str, str]:
+        """Return the folder or URL of the first source in which two lists of identities differ, and both identities."""
         pairs = list(zip_longest(own, other, fillvalue="none"))
         index = next(index for index, (mine, theirs) in enumerate(pairs) if mine != theirs)
-        return self.sources[min(index, len(self.sources) - 1)].folder, pairs[index][0][:12], pairs[index][1][:12]
+        return self.sources[min(index, len(self.sources) - 1)].place, pairs[index][0][:12], pairs[index][1][:12]
 
     @property
     def _shares(self) -> list[float]:
         return [weight / sum(self.weights) for weight in self.weights]
 
     def _mixed(self, parts: Sequence[InstanceStatistics]) -> InstanceStatistics:
-        if len(parts) == 1:
-            return parts[0]
         rows = sum(part.rows for part in parts)
 
         def total(name: str) -> int:
             means = (getattr(part, name) / part.rows for part in parts)
             return round(rows * sum(share * mean for share, mean in zip(self._shares, means, strict=True)))
 
-        return InstanceStatistics(
-            rows=rows,
-            tokens=total("tokens"),
-            masked_tokens=total("masked_tokens"),
-            max_seq_length=max(part.max_seq_length for part in parts),
-            max_masked=max(part.max_masked for part in parts),
-        )
+        return replace(parts[0], rows=rows, tokens=total("tokens"), masked_tokens=total("masked_tokens"))
 
 
 def global_rows(source: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -240,20 +218,19 @@ def open_mixture(config: RunConfig, index: int) -> tuple[Mixture, Mixture]:
     """
     phase = config.phases[index]
     folders = phase_data(config, phase)
-    train = {name: ShardSet.open(folder, sharers=len(folders)) for name, folder in folders.items()}
+    train = {name: ShardSet.open(folder) for name, folder in folders.items()}
     mixture = Mixture(tuple(train.values()), tuple(train), _weights_of(phase, train))
-    for name, key, source, count in zip(
-        mixture.names, mixture.sha256, mixture.sources, mixture.counts(range(phase.global_batch_size)), strict=True
-    ):
+    counts = mixture.counts(range(phase.global_batch_size))
+    for name, key, source, count in zip(mixture.names, mixture.sha256, mixture.sources, counts, strict=True):
         if mixture.sha256.index(key) != mixture.names.index(name):
             other = mixture.names[mixture.sha256.index(key)]
-            raise DataError(f"data.sources: {other} and {name} are the same data ({source.folder}). Leave one out.")
+            raise DataError(f"data.sources: {other} and {name} are the same data ({source.place}). Leave one out.")
         if name and count > source.num_rows:
             raise DataError(
-                f"{source.folder}: source {name} has {source.num_rows} instances, and a batch of phases[{index}] takes "
+                f"{source.place}: source {name} has {source.num_rows} instances, and a batch of phases[{index}] takes "
                 f"{count} of it. Lower its share or global_batch_size, or build it from more text."
             )
-    held_out = tuple(ShardSet.open(folders[name], "validation", sharers=len(folders)) for name in train)
+    held_out = tuple(ShardSet.open(folders[name], "validation") for name in train)
     return mixture, replace(mixture, sources=held_out)
 
 

@@ -19,7 +19,8 @@ they are spread over the shards, and the instances of a shard are shuffled. So a
 sample of its shard, and a window mixes eight such samples from anywhere in the corpus.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Annotated, NamedTuple
@@ -83,18 +84,12 @@ class DataPosition:
         if num_rows < 1:
             raise DataError("the split has no instances. Build shards from more text, or read another split.")
         taken: list[PositionRange] = []
-        epoch, offset = self.epoch, self.offset
-        # From one free range to the next: up to a skipped range, after it, into the next epoch.
+        epoch, offset, free = self.epoch, self.offset, self._free(num_rows)
         while count > 0:
-            free = self._next_free(epoch, offset, num_rows)
-            if free is None:
-                epoch, offset = epoch + 1, 0
-                continue
-            start, limit = free
-            stop = min(start + count, limit)
-            taken.append(PositionRange(epoch, start, stop))
-            count -= stop - start
-            offset = stop
+            epoch, start, limit = next(free)
+            offset = min(start + count, limit)
+            taken.append(PositionRange(epoch, start, offset))
+            count -= offset - start
         return tuple(taken), replace(self, epoch=epoch, offset=offset)
 
     def skipping(self, ranges: tuple[PositionRange, ...]) -> "DataPosition":
@@ -110,26 +105,16 @@ class DataPosition:
                 merged.append(current)
         return replace(self, skipped=tuple(merged))
 
-    def _next_free(self, epoch: int, offset: int, num_rows: int) -> tuple[int, int] | None:
-        """Return the first range (start, limit) from ``offset`` on that is not skipped; None if the epoch ends."""
-        for skipped in self.skipped if offset < num_rows else ():
-            if skipped.epoch != epoch or skipped.stop <= offset:
-                continue
-            if offset < skipped.start:
-                return offset, min(skipped.start, num_rows)
-            offset = skipped.stop
-        return (offset, num_rows) if offset < num_rows else None
-
-
-def join_ranges(ranges: Iterable[PositionRange]) -> list[PositionRange]:
-    """Return ranges in their order; one that begins at the end of the range before it is joined to that."""
-    joined: list[PositionRange] = []
-    for part in ranges:
-        if joined and (joined[-1].epoch, joined[-1].stop) == (part.epoch, part.start):
-            joined[-1] = joined[-1]._replace(stop=part.stop)
-        else:
-            joined.append(part)
-    return joined
+    def _free(self, num_rows: int) -> Iterator[PositionRange]:
+        """Yield the ranges from this position on that are not skipped, epoch by epoch, without end."""
+        offset = self.offset
+        for epoch in itertools.count(self.epoch):
+            # Up to a skipped range, after it, and at last to the end of the epoch.
+            for _, start, stop in [*(own for own in self.skipped if own.epoch == epoch), (epoch, num_rows, num_rows)]:
+                if offset < min(start, num_rows):
+                    yield PositionRange(epoch, offset, min(start, num_rows))
+                offset = max(offset, stop)
+            offset = 0
 
 
 BEGINNING = DataPosition(epoch=0, offset=0)

@@ -6,9 +6,10 @@ ones will read. Kiyono et al. 2021 (SHAPE, arXiv:2109.05644) shift all positions
 n - 1 + k.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture, Positions, Ranges, global_rows
-from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window, join_ranges
+from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window
 from megabert.data.packing import PackingPlan, RankShare, plan_packing
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import below, mix, string_key
@@ -33,25 +34,17 @@ _AHEAD_TOKENS = 1 << 23
 _OFFSETS_KEY = string_key("data/position_offsets")
 
 
-@dataclass(frozen=True)
-class PositionOffsets:
-    """Offsets as a function of (seed, epoch, row): the same on any rank, in any micro-batch and after a resume."""
+def position_offsets(num_positions: int, lengths: NDArray[np.integer], *keys: Any) -> NDArray[np.int64]:
+    """Return the offset of each instance, from 0 to the number of positions that it leaves free.
 
-    seed: int
-    num_positions: int
-    """Rows of the position table; no position is as large."""
+    It is the same on any rank, in any micro-batch and after a resume.
 
-    def draw(
-        self, epochs: NDArray[np.int64], rows: NDArray[np.int64], lengths: NDArray[np.integer]
-    ) -> NDArray[np.int64]:
-        """Return the offset of each instance, from 0 to the number of positions that it leaves free.
-
-        Args:
-            epochs: Epoch in which each instance is read.
-            rows: Its global row.
-            lengths: Its tokens, at most ``num_positions``.
-        """
-        return below(mix(_OFFSETS_KEY, self.seed, epochs, rows), self.num_positions - lengths.astype(np.int64) + 1)
+    Args:
+        num_positions: Rows of the position table; no position is as large.
+        lengths: Tokens of each instance, at most ``num_positions``.
+        *keys: Seed, and for each instance the epoch in which it is read and its global row.
+    """
+    return below(mix(_OFFSETS_KEY, *keys), num_positions - lengths.astype(np.int64) + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +120,8 @@ class StepPacker:
         self._seed = seed
         self._batch_of = global_batch_size if callable(global_batch_size) else partial(_equal_batch, global_batch_size)
         self._masking_of = masking if callable(masking) else lambda number: masking
-        self._masker = None if shards.has_masks else DynamicMasker(shards, seed)
-        self._offsets = None if num_positions is None else PositionOffsets(seed, num_positions)
+        self._masker = None if shards.first.has_masks else DynamicMasker(shards, seed)
+        self._num_positions = num_positions
         # Many steps in succession ask for the same windows.
         self._sizes_of = [lru_cache(maxsize=_KEPT_WINDOWS)(source.sizes) for source in shards.sources]
         self._ahead: Iterator[StepBatch] = iter(())
@@ -157,7 +150,7 @@ class StepPacker:
 
     def _begin(self, positions: Positions, number: int) -> StepBatch:
         """Read some batches from a position on, and return the first one; just this one if others are damaged."""
-        tokens = len(self._batch_of(number)) * self.shards.metadata.max_seq_length // self.share.world_size
+        tokens = len(self._batch_of(number)) * self.shards.first.metadata.max_seq_length // self.share.world_size
         most = min(len(self.shards.sources), max(1, _AHEAD_TOKENS // max(1, tokens)))
         try:
             self._ahead = self._batches(positions, number, most)
@@ -170,39 +163,35 @@ class StepPacker:
 
     def _batches(self, positions: Positions, number: int, most: int) -> Iterator[StepBatch]:
         """Yield batches whose rows are read at once: at most ``most``, and of one kind of masks."""
-        masking = self._masking_of(number)
-        taken = [self.shards.take(positions, self._batch_of(number))]
-        while len(taken) < most and self._masking_of(number + len(taken)) == masking:
-            taken.append(self.shards.take(taken[-1][1], self._batch_of(number + len(taken))))
-        reading = _Reading(self.shards, self.share, self._masker and self._masker.with_options(masking), self._offsets)
-        group = self._look_up([ranges for ranges, _ in taken])
-        sizes = [group.sizes_of(index) for index in range(len(taken))]
-        plans = [reading.plan(own) for own in sizes]
-        keys = [(self._seed, number + index) for index in range(len(taken))]
-        made = reading.micro_batches(group, plans, keys)
-        for (_, own), (ranges, after), plan, own_sizes, micro_batches in zip(
-            keys, taken, plans, sizes, made, strict=True
-        ):
+        masking, batches = self._masking_of(number), [self._batch_of(number)]
+        while len(batches) < most and self._masking_of(number + len(batches)) == masking:
+            batches.append(self._batch_of(number + len(batches)))
+        masker = self._masker and self._masker.with_options(masking)
+        group = self._look_up(positions, batches)
+        made = _Reading(self.shards, self.share, masker, self._num_positions).micro_batches(group, self._seed, number)
+        for index, (batch, (plan, micro_batches)) in enumerate(zip(batches, made, strict=True)):
+            ranges, positions = self.shards.take(positions, batch)
             drawn = sum(micro_batch.num_masked for micro_batch in micro_batches)
             yield StepBatch(
-                number=own,
+                number=number + index,
                 micro_batches=micro_batches,
-                num_masked=plan.num_masked if self._masker is None else drawn,
-                lengths=own_sizes.lengths,
+                num_masked=plan.num_masked if masker is None else drawn,
+                lengths=group.sizes.lengths[group.borders[index] : group.borders[index + 1]],
                 ranges=ranges,
-                positions_after=after,
+                positions_after=positions,
             )
 
-    def _look_up(self, taken: Sequence[Mapping[str, Ranges]]) -> "_Group":
+    def _look_up(self, positions: Positions, batches: Sequence[range]) -> "_Group":
         """Return how long the instances of some successive batches are, and which rows they are."""
-        parts, counts = [], []
-        for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True)):
-            counts.append([sum(part.stop - part.start for part in ranges[key]) for ranges in taken])
-            for epoch, start, stop in join_ranges(part for ranges in taken for part in ranges[key]):
-                order = EpochOrder(source.num_rows, self._seed, epoch)
-                parts += [(number, epoch, *part) for part in order.parts(start, stop)]
+        taken = self.shards.take(positions, range(batches[0].start, batches[-1].stop))[0]
+        parts = [
+            (number, epoch, *part)
+            for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True))
+            for epoch, start, stop in taken[key]
+            for part in EpochOrder(source.num_rows, self._seed, epoch).parts(start, stop)
+        ]
         sizes = [self._sizes_of[number](window.spans) for number, _, window, _ in parts]
-        return _Group.of(parts, sizes, np.array(counts))
+        return _Group.of(parts, sizes, np.array([self.shards.counts(batch) for batch in batches]).T)
 
 
 def _equal_batch(size: int, number: int) -> range:
@@ -249,14 +238,6 @@ class _Group:
         rows, epochs, *kinds = columns
         return cls(np.cumsum([0, *counts.sum(axis=0)]), Sizes(*kinds), rows, epochs)
 
-    def sizes_of(self, batch: int) -> Sizes:
-        """Return how long the instances of a batch are."""
-        return Sizes(*(kind[self.borders[batch] : self.borders[batch + 1]] for kind in self.sizes))
-
-    def find(self, ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row, numbered over all sources, and the epoch of some instances."""
-        return self.rows[ordinals], self.epochs[ordinals]
-
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:
     """Yield a rank's share of the first instances of a split, in fixed order, in equally many micro-batches per rank.
@@ -270,7 +251,7 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         max_instances: The most instances over all ranks; None takes all.
     """
     whole = Mixture((shards,))
-    reading = _Reading(whole, share, None if shards.has_masks else DynamicMasker(whole, seed=0))
+    reading = _Reading(whole, share, None if shards.has_masks else DynamicMasker(whole, seed=0), num_positions=None)
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
         end = min(first + _VALIDATION_ROWS, stop)
@@ -278,7 +259,8 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         # Epoch 0: the same masks in every validation.
         rows = Window(spans, first, np.arange(end - first, dtype=np.int32))
         batch = _Group.of([(0, 0, rows, rows.order)], [shards.sizes(spans)], np.array([[rows.order.size]]))
-        yield from next(reading.micro_batches(batch, [reading.plan(batch.sizes)], [(0, 0)], first=first))
+        for _, micro_batches in reading.micro_batches(batch, seed=0, number=0, first=first):
+            yield from micro_batches
 
 
 @dataclass(frozen=True)
@@ -291,32 +273,28 @@ class _Reading:
     """The part that this rank takes."""
     masker: DynamicMasker | None
     """Makes the masks if they are not in the shards."""
-    offsets: PositionOffsets | None = None
-    """Shifts positions; None leaves them as they are."""
-
-    def plan(self, sizes: Sizes) -> PackingPlan:
-        """Distribute a global batch over the ranks' micro-batches."""
-        # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
-        lengths, masked_counts = sizes
-        most_masked = masked_counts if self.masker is None else self.masker.most_predictions(lengths)
-        return plan_packing(lengths, most_masked, self.share.shape, self.share.world_size)
+    num_positions: int | None
+    """Rows of the position table over which positions are shifted; None leaves them as they are."""
 
     def micro_batches(
-        self, group: _Group, plans: list[PackingPlan], keys: list[tuple[int, int]], *, first: int = 0
-    ) -> Iterator[list[MicroBatch]]:
-        """Read this rank's rows of all batches, then yield the micro-batches of one after the other.
+        self, group: _Group, seed: int, number: int, *, first: int = 0
+    ) -> Iterator[tuple[PackingPlan, list[MicroBatch]]]:
+        """Read this rank's rows of all batches, then yield the plan and the micro-batches of one after the other.
 
         Args:
             group: The batches.
-            plans: The plan of each.
-            keys: Seed and number of each, which key the dropout.
+            seed: Keys the dropout, with the number of each batch.
+            number: Number of the first batch.
             first: Number of a batch's first instance under its key.
         """
+        # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
+        lengths, masked_counts = group.sizes
+        most_masked = masked_counts if self.masker is None else self.masker.most_predictions(lengths)
+        batches, shape = list(starmap(slice, pairwise(group.borders.tolist()))), self.share.shape
+        plans = [plan_packing(lengths[own], most_masked[own], shape, self.share.world_size) for own in batches]
         bins = [plan.micro_batches(self.share.rank) for plan in plans]
-        ordinals = np.concatenate(
-            [start + own for start, mine in zip(group.borders, bins, strict=False) for own in mine]
-        )
-        rows, epochs = group.find(ordinals)
+        ordinals = np.concatenate([own.start + mine for own, part in zip(batches, bins, strict=True) for mine in part])
+        rows, epochs = group.rows[ordinals], group.epochs[ordinals]
         # The rows are read in the order in which they are stored, so that each record batch is looked up once.
         stored = np.argsort(rows, kind="stable")
         columns = self.shards.rows(rows[stored], Sizes(*(kind[ordinals[stored]] for kind in group.sizes)))
@@ -324,21 +302,23 @@ class _Reading:
             columns = self.masker.mask(columns, epochs[stored])
         index_of = np.empty_like(stored)
         index_of[stored] = np.arange(stored.size)
-        metadata, shape = self.shards.metadata, self.share.shape
+        metadata = self.shards.first.metadata
         batch_format = BatchFormat(
             pad_id=metadata.special_ids["pad"],
             max_seq_length=metadata.max_seq_length,
             has_labels=metadata.objective != "none",
             pin=self.share.pin,
         )
-        drawn = None if self.offsets is None else self.offsets.draw(epochs, rows, group.sizes.lengths[ordinals])
+        drawn = None
+        if self.num_positions is not None:
+            drawn = position_offsets(self.num_positions, lengths[ordinals], seed, epochs, rows)
         start = 0
-        for plan, key, mine in zip(plans, keys, bins, strict=True):
+        for index, (plan, mine) in enumerate(zip(plans, bins, strict=True)):
             padded = shape.padded(plan.max_tokens, plan.max_masked) if self.share.pad else None
             made = []
             for own in mine:
                 here = slice(start, start + own.size)
                 start, shifts = here.stop, None if drawn is None else drawn[here]
-                seeds = instance_seeds(*key, first + own)
+                seeds = instance_seeds(seed, number + index, first + own)
                 made.append(assemble_batch(columns, index_of[here], seeds, batch_format, padded, offsets=shifts))
-            yield made
+            yield plan, made

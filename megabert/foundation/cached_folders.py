@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -20,7 +20,7 @@ from pathlib import Path
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
 from megabert.foundation.files import atomic_write, open_lock, read_small, remove_killed_writes, try_lock
 from megabert.foundation.json_files import parse_json, read_json
-from megabert.foundation.remote_files import CONNECTIONS, fetch_file, persistently, read_remote, remote, transfer_all
+from megabert.foundation.remote_files import CONNECTIONS, Advance, fetch_file, read_remote, remote_size, transfer_all
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +52,14 @@ class _Listed:
     shards: list[_Entry]
     tokenizer_files: dict[str, str] = field(default_factory=dict)
 
-    def files(self) -> dict[str, str]:
-        """Return the SHA-256 of each file by its path in the folder."""
-        tokenizer = {f"tokenizer/{name}": sha256 for name, sha256 in self.tokenizer_files.items()}
-        return tokenizer | {entry.file: entry.sha256 for entry in self.shards}
+
+def listed_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file that the manifest of a folder lists, by its path in the folder.
+
+    Raises:
+        DataError: The manifest is damaged, or lists files outside of the folder.
+    """
+    return _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME))
 
 
 def is_cached(folder: Path) -> bool:
@@ -70,6 +74,11 @@ def origin_of(folder: Path) -> Origin:
         DataError: The record of it is damaged.
     """
     return read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
+
+
+def place_of(folder: Path) -> str:
+    """Return where the files of a folder are from, for messages: the URL of a cached one, or the folder itself."""
+    return origin_of(folder).url if is_cached(folder) else str(folder)
 
 
 @lru_cache(maxsize=1024)
@@ -87,7 +96,8 @@ def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
     """
     content = read_remote(f"{url}/{MANIFEST_NAME}")
     listed = _parse(content, f"{url}/{MANIFEST_NAME}")
-    if not listed.tokenizer_files:
+    tokenizer = [name for name in listed if name.startswith("tokenizer/")]
+    if not tokenizer:
         raise DataError(
             f"{url}/{MANIFEST_NAME}: lists no files of its tokenizer, which could not be verified. Copy the folder to "
             "this machine by yourself, and name the copy."
@@ -98,7 +108,7 @@ def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
         for name, text in ((ORIGIN_NAME, origin), (MANIFEST_NAME, content)):
             if not (folder / name).exists() or read_small(folder / name) != text:
                 atomic_write(folder / name, text)
-        fetch_files(folder, [name for name in listed.files() if name.startswith("tokenizer/")])
+        fetch_files(folder, tokenizer)
     except OSError as error:
         raise ConfigError(f"data.cache={cache}: cannot be written ({error.strerror}). Name another folder.") from error
     return folder
@@ -109,7 +119,7 @@ def fetch_files(
     names: Collection[str] | None = None,
     *,
     connections: int = CONNECTIONS,
-    advance: Callable[[], object] = lambda: None,
+    advance: Advance = lambda: None,
 ) -> None:
     """Fetch the files of a folder that are missing; returns at once if none is, or if the folder is not of a cache.
 
@@ -124,8 +134,7 @@ def fetch_files(
     """
     if (names is not None and all((folder / name).exists() for name in names)) or not is_cached(folder):
         return
-    files = _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME)).files()
-    wanted = {name: sha256 for name, sha256 in files.items() if names is None or name in names}
+    wanted = {name: sha256 for name, sha256 in listed_files(folder).items() if names is None or name in names}
     if all((folder / name).exists() for name in wanted):
         return
     with _alone(folder / ".lock", advance):
@@ -135,18 +144,14 @@ def fetch_files(
         origin = origin_of(folder)
         _require_room(folder, origin, missing, advance)
         begun = time.monotonic()
-
-        def fetch(name: str, go_on: Callable[[], None]) -> None:
-            fetch_file(f"{origin.url}/{name}", folder / name, missing[name], advance=go_on)
-
-        transfer_all(fetch, missing, connections=connections, advance=advance)
+        transfer_all(fetch_file, origin.url, folder, missing, connections=connections, advance=advance)
         if missing:
             size, taken_s = sum((folder / name).stat().st_size for name in missing), time.monotonic() - begun
             logger.info("%s: %d files (%.3g GB) fetched in %.1f s", origin.url, len(missing), size / _GB, taken_s)
 
 
 @contextmanager
-def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
+def _alone(path: Path, advance: Advance) -> Iterator[None]:
     """Hold a lock file, after the process that holds it."""
     with open_lock(path) as stream:
         while True:
@@ -159,16 +164,11 @@ def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _require_room(folder: Path, origin: Origin, missing: Collection[str], advance: Callable[[], object]) -> None:
+def _require_room(folder: Path, origin: Origin, missing: dict[str, str], advance: Advance) -> None:
     """Refuse to fetch more than the cache may hold."""
     if origin.limit_gb is None or not missing:
         return
-
-    def size_of(name: str) -> int:
-        with remote(f"{origin.url}/{name}") as (filesystem, path):
-            return int(filesystem.size(path) or 0)
-
-    more = sum(transfer_all(lambda name, go_on: persistently(lambda: size_of(name), go_on), missing, advance=advance))
+    more = sum(transfer_all(remote_size, origin.url, folder, missing, advance=advance))
     held = {each: _bytes_in(each) for each in folder.parent.iterdir() if each.is_dir()}
     if more + sum(held.values()) > origin.limit_gb * _GB:
         others = sorted((each for each in held if each != folder), key=lambda each: each.stat().st_mtime)
@@ -188,10 +188,11 @@ def _bytes_in(folder: Path) -> int:
     return size
 
 
-def _parse(content: bytes, where: str) -> _Listed:
-    """Return which files a manifest lists, none of them outside of its folder."""
+def _parse(content: bytes, where: str) -> dict[str, str]:
+    """Return the SHA-256 of each file that a manifest lists, none of them outside of its folder."""
     listed = parse_json(content, _Listed, where=where, remedy="Upload the manifest of the build again.")
-    for name in (*listed.tokenizer_files, *(entry.file for entry in listed.shards)):
+    shards = {entry.file: entry.sha256 for entry in listed.shards}
+    for name in (*listed.tokenizer_files, *shards):
         if Path(name).name != name or name in (MANIFEST_NAME, ORIGIN_NAME):
             raise DataError(f"{where}: lists {name!r}, which is no plain file name. Upload the build's own manifest.")
-    return listed
+    return {f"tokenizer/{name}": sha256 for name, sha256 in listed.tokenizer_files.items()} | shards

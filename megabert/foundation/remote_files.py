@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +19,9 @@ from megabert.foundation.files import atomic_path, sha256_file
 from megabert.foundation.full_disk import NO_SPACE
 
 logger = logging.getLogger(__name__)
-Item = TypeVar("Item")
 Result = TypeVar("Result")
+Advance = Callable[[], object]
+"""Called now and then during a transfer, which an exception of it ends."""
 
 CONNECTIONS = 8
 """Files that are transferred at the same time."""
@@ -64,20 +65,18 @@ def remote(url: str, verb: str = "read") -> Iterator[tuple[Any, str]]:
             f"{url}: reading URLs needs packages that are not installed ({error}). Install them: pip install "
             "'megabert[store]' for s3 and https, or the package that fsspec names for another protocol."
         ) from error
-    except (ValueError, TypeError) as error:  # a TypeError: a host, a repository or the like is missing
-        if isinstance(error, OSError):  # a certificate, which is a ValueError as well
-            raise DataError(
-                f"{url}: cannot be {verb} ({error}). Check the URL and the server's certificate."
-            ) from error
-        raise ConfigError(
-            f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
-        ) from error
     except Exception as error:
+        # A TypeError: a host, a repository or the like is missing. A wrong certificate is a ValueError and an OSError.
+        if isinstance(error, ValueError | TypeError) and not isinstance(error, OSError):
+            raise ConfigError(
+                f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
+            ) from error
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise
         cause = _cause_of(error)
         why = "not there" if isinstance(cause, FileNotFoundError) else str(cause) or type(cause).__name__
-        raise DataError(f"{url}: cannot be {verb} ({why}). Check the URL, the network and your credentials.") from cause
+        remedy = "Check the URL, the network and your credentials, and the server's certificate."
+        raise DataError(f"{url}: cannot be {verb} ({why}). {remedy}") from cause
 
 
 def _cause_of(error: Exception) -> BaseException:
@@ -101,7 +100,7 @@ def _options(url: str) -> dict[str, Any]:
     return {"client_kwargs": {"timeout": timeout, "trust_env": True, **users}}
 
 
-def persistently(work: Callable[[], Result], advance: Callable[[], object] = lambda: None) -> Result:
+def persistently(work: Callable[[], Result], advance: Advance = lambda: None) -> Result:
     """Do work with files of another host, again after each of several pauses if it fails; return its result.
 
     A missing file, a refused access and a full disk are final.
@@ -143,7 +142,21 @@ def read_remote(url: str) -> bytes:
     return persistently(attempt)
 
 
-def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], object] = lambda: None) -> None:
+def remote_size(url: str, *_: object, advance: Advance = lambda: None) -> int:
+    """Return the bytes of a file; what else `transfer_all` gives is not used.
+
+    Raises:
+        ConfigError, DataError: As `remote`.
+    """
+
+    def attempt() -> int:
+        with remote(url) as (filesystem, name):
+            return int(filesystem.size(name) or 0)
+
+    return persistently(attempt, advance)
+
+
+def fetch_file(url: str, path: Path, sha256: str, *, advance: Advance = lambda: None) -> None:
     """Fetch a file, compare its SHA-256, and only then give it its name.
 
     Args:
@@ -171,49 +184,12 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
     persistently(attempt, advance)
 
 
-def transfer_all(
-    work: Callable[[Item, Callable[[], None]], Result],
-    items: Iterable[Item],
-    *,
-    connections: int = CONNECTIONS,
-    advance: Callable[[], object] = lambda: None,
-) -> list[Result]:
-    """Transfer several files at the same time and return the results, in the order of their ends.
-
-    Args:
-        work: Transfers one of them. It is given a function to call now and then, which raises once another has failed.
-        items: What ``work`` is called with.
-        connections: Number of transfers at the same time.
-        advance: Called by that function and after each file; an exception that it raises ends all transfers.
-
-    Raises:
-        BaseException: The first one, also of a signal; transfers under way are ended before.
-    """
-    is_over, done = threading.Event(), []
-
-    def go_on() -> None:
-        if is_over.is_set():
-            raise HaltedError("another transfer has failed")
-        advance()
-
-    with ThreadPoolExecutor(connections) as pool:
-        try:
-            for job in as_completed([pool.submit(work, item, go_on) for item in items]):
-                done.append(job.result())
-                advance()
-        except BaseException:
-            is_over.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return done
-
-
-def store_file(path: Path, url: str, sha256: str, *, advance: Callable[[], object] = lambda: None) -> bool:
+def store_file(url: str, path: Path, sha256: str, *, advance: Advance = lambda: None) -> bool:
     """Upload a file and read it back, unless the bytes are there already; return whether it was uploaded.
 
     Args:
-        path: The file.
         url: Its URL; a file there is replaced.
+        path: The file.
         sha256: Hexadecimal SHA-256 of its bytes.
         advance: As of `fetch_file`.
 
@@ -239,14 +215,53 @@ def store_file(path: Path, url: str, sha256: str, *, advance: Callable[[], objec
     return persistently(attempt, advance)
 
 
-def _calling(advance: Callable[[], object]) -> Any:
+def transfer_all(
+    transfer: Callable[..., Result],
+    url: str,
+    folder: Path,
+    files: Mapping[str, str],
+    *,
+    connections: int = CONNECTIONS,
+    advance: Advance = lambda: None,
+) -> list[Result]:
+    """Transfer several files at the same time and return the results, in the order of their ends.
+
+    Args:
+        transfer: `fetch_file`, `store_file` or `remote_size`.
+        url: A folder.
+        folder: The folder on this machine.
+        files: SHA-256 of each file by its path in both folders.
+        connections: Number of transfers at the same time.
+        advance: Called now and then by each transfer; an exception that it raises ends all of them.
+
+    Raises:
+        BaseException: The first one, also of a signal; transfers under way are ended before.
+    """
+    is_over = threading.Event()
+
+    def go_on() -> None:
+        if is_over.is_set():
+            raise HaltedError("another transfer has failed")
+        advance()
+
+    with ThreadPoolExecutor(connections) as pool:
+        try:
+            jobs = [pool.submit(transfer, f"{url}/{k}", folder / k, v, advance=go_on) for k, v in files.items()]
+            return [job.result() for job in as_completed(jobs)]
+        except BaseException:
+            is_over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _calling(advance: Advance) -> Any:
     """Return the callback of a file system that calls a function after each block."""
     from fsspec.callbacks import Callback
 
     return Callback(hooks={"": lambda *_, **__: advance()})
 
 
-def _sha256(filesystem: Any, name: str, advance: Callable[[], object]) -> str:
+def _sha256(filesystem: Any, name: str, advance: Advance) -> str:
     """Return the SHA-256 of a file of another host; empty if there is none."""
     digest = hashlib.sha256()
     try:

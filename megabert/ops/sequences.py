@@ -29,7 +29,7 @@ class PackedBatch:
     input_ids_T: Tensor
     """Int64 token ids, with the masks of pre-training applied."""
     position_ids_T: Tensor
-    """Int64 position of each token in its sequence, from 0; all but the first may be shifted (`PositionOffsets`)."""
+    """Int64 position of each token in its sequence, from 0; all but the first may be shifted (`position_offsets`)."""
     segment_ids_T: Tensor
     """Int64, 0 up to the first [SEP], 1 in the second segment."""
     cu_seqlens: Tensor

@@ -45,7 +45,7 @@ def fill_new_positions(
     phase = config.phases[len(earlier)]
     if phase.new_positions == "keep" or config.init_from is not None:
         return
-    num_trained = max(train.metadata.max_seq_length for train, _ in earlier)
+    num_trained = max(train.first.metadata.max_seq_length for train, _ in earlier)
     tile_rows(engine, world, POSITIONS, num_trained=num_trained, stop=phase.max_seq_length)
     if world.is_main:
         end = phase.max_seq_length

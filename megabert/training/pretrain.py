@@ -160,9 +160,9 @@ def _require_same_inputs(inputs: RunInputs, world: World) -> None:
     rank = next((rank for rank, own in enumerate(seen) if own != seen[0]), None)
     if rank is not None:
         index = next(i for i, (own, first) in enumerate(zip(seen[rank], seen[0], strict=True)) if own != first)
-        folder, own, first = inputs.shards[index][0].folder_of_difference(seen[rank][index], seen[0][index])
+        place, own, first = inputs.shards[index][0].place_of_difference(seen[rank][index], seen[0][index])
         error = DataError(
-            f"{folder}: rank {rank} sees other shards there than rank 0 (SHA-256 {own} and {first}). Give every node "
+            f"{place}: rank {rank} sees other shards there than rank 0 (SHA-256 {own} and {first}). Give every node "
             "the same copy."
         )
         raise_everywhere(world, error)

@@ -86,7 +86,7 @@ def open_loader(
         seed=config.seed,
         global_batch_size=lambda number: phase.numbers_of(number - first),
         share=share,
-        masking=lambda number: train.masking_in(phase, number - first),
+        masking=lambda number: train.first.masking_in(phase, number - first),
         num_positions=config.model.max_position_embeddings if phase.position_offset == "random" else None,
     )
     agree = partial(agree_on_step, world=world)

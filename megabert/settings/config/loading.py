@@ -26,17 +26,11 @@ TILED_SIZES = (
     *("embedding_size", "num_hidden_groups", "max_position_embeddings", "generator_layers"),
 )
 """Fields of the model that are the recipe's where the weights are tiled; all others come from their source."""
-OVERRIDES = {
-    "steps": "tokens",
-    "tokens": "steps",
-    "batch_warmup_steps": "batch_warmup_tokens",
-    "batch_warmup_tokens": "batch_warmup_steps",
-    "decay_power": "decay",
-    "path": "sources",
-    "sources": "path",
-    "mixture": "temperature",
-    "temperature": "mixture",
-}
+_ALTERNATIVES = (
+    *(("steps", "tokens"), ("batch_warmup_steps", "batch_warmup_tokens")),
+    *(("path", "sources"), ("mixture", "temperature")),
+)
+OVERRIDES = {"decay_power": "decay", **dict(_ALTERNATIVES), **{other: name for name, other in _ALTERNATIVES}}
 """Fields of a phase or of the data that a layer takes from the layers before it by naming the other one with another
 value."""
 MAX_FILE_BYTES = 4 << 20

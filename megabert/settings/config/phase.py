@@ -134,8 +134,7 @@ class PhaseConfig:
         Args:
             batch: Number of the batch within the phase, from 0. Batches that were skipped count.
         """
-        first = self.instances_of(batch)
-        return range(first, first + self.batch_size(batch))
+        return range(self.instances_of(batch), self.instances_of(batch + 1))
 
     def batch_size(self, batch: int) -> int:
         """Return the instances of a batch of this phase.
@@ -146,10 +145,7 @@ class PhaseConfig:
         Args:
             batch: Number of the batch within the phase, from 0. Batches that were skipped count.
         """
-        first, ramp = self.initial_batch_size, self.batch_warmup_steps
-        if first is None or ramp is None or batch >= ramp:
-            return self.global_batch_size
-        return first + (self.global_batch_size - first) * batch // ramp
+        return len(self.numbers_of(batch))
 
     @property
     def most_masked(self) -> float | None:

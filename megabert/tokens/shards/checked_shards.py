@@ -1,6 +1,6 @@
 """Checks of shards against their manifest before a run, and the record of sound files, which a resumed run trusts."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from megabert.foundation.cached_folders import fetch_files, is_cached
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
+from megabert.foundation.remote_files import Advance
 from megabert.tokens.shards.folder import lengths_path, read_lengths, write_lengths
 from megabert.tokens.shards.shard_file import COPY_AGAIN
 from megabert.tokens.shards.shard_set import ShardSet
@@ -21,21 +22,14 @@ modification and of change in nanoseconds, and inode of the file that was found 
 
 
 def check_shards(
-    splits: Iterable[ShardSet],
-    known: Mapping[str, list[int | str]],
-    *,
-    rank: int,
-    world_size: int,
-    with_content: bool,
-    advance: Callable[[], object] = lambda: None,
+    split: ShardSet, known: Checked, indices: Iterable[int], *, with_content: bool, advance: Advance = lambda: None
 ) -> Checked:
-    """Check a rank's share of all shards against the manifest; together the ranks read each shard once, or not at all.
+    """Check some shards against the manifest; ranks share the work, so that together they read each shard once at most.
 
     Args:
-        splits: The shards.
+        split: The shards.
         known: The record of an earlier start of this run. A file that is still in that state is not read.
-        rank: Number of the rank.
-        world_size: Number of ranks.
+        indices: Which of them.
         with_content: Whether shards that are read are decoded as well (`verify_shards`).
         advance: Called before each shard.
 
@@ -46,21 +40,20 @@ def check_shards(
         DataError: As `verify_shards` and `complete_index`.
     """
     checked: Checked = {}
-    for split in splits:
-        for index in range(rank, len(split.shards), world_size):
-            advance()
-            path, sha256 = (split.folder / split.shards[index].file).absolute(), split.shards[index].sha256
-            before = _state(path, sha256)
-            if known.get(str(path)) != before:
-                verify_shards(split, [index], with_content=with_content)
-                # A file that was written to meanwhile is checked again the next time.
-                checked |= {str(path): before} if before and before == _state(path, sha256) else {}
-            index_path = lengths_path(path)
+    for index in indices:
+        advance()
+        path, sha256 = (split.folder / split.shards[index].file).absolute(), split.shards[index].sha256
+        before = _state(path, sha256)
+        if known.get(str(path)) != before:
+            verify_shards(split, [index], with_content=with_content)
+            # A file that was written to meanwhile is checked again the next time.
+            checked |= {str(path): before} if before and before == _state(path, sha256) else {}
+        index_path = lengths_path(path)
+        state = _state(index_path)
+        if not state or known.get(str(index_path)) != state:
+            complete_index(split, [index])
             state = _state(index_path)
-            if not state or known.get(str(index_path)) != state:
-                complete_index(split, [index])
-                state = _state(index_path)
-                checked |= {str(index_path): state} if state else {}
+            checked |= {str(index_path): state} if state else {}
     return checked
 
 

@@ -47,27 +47,19 @@ PER_ROW, STARTS, LIST_VALUES = range(3)
 
 
 class Node(NamedTuple):
-    """An array of a record batch in a file."""
+    """An array of a record batch in a file, a field of `FlatInstances`."""
 
-    field: str
-    """Field of `FlatInstances`."""
     holds: int
     """PER_ROW, STARTS or LIST_VALUES."""
     width: int
     """Bytes of a value; 0 for a token id."""
 
 
-def _nodes() -> tuple[Node, ...]:
-    nodes = []
-    for column in COLUMNS:
-        if column.starts is None:
-            nodes.append(Node(column.values, PER_ROW, column.width))
-        else:
-            nodes += [Node(column.starts, STARTS, 4), Node(column.values, LIST_VALUES, column.width)]
-    return tuple(nodes)
-
-
-NODES = _nodes()
+NODES = tuple(
+    node
+    for _, _, starts, width in COLUMNS
+    for node in ([Node(PER_ROW, width)] if starts is None else [Node(STARTS, 4), Node(LIST_VALUES, width)])
+)
 """All nodes of a record batch, in the order of the file. Each has two buffers there: validity, then its values."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megabert.foundation.compiled import compiled, inlined
-from megabert.tokens.shards.columns import LIST_VALUES, NODES, STARTS, FlatInstances
+from megabert.tokens.shards.columns import LIST_VALUES, NODES, STARTS
 
 # Fields of the tables Message and RecordBatch, by number, and the type of header that is a record batch.
 _HEADER_TYPE, _HEADER = 1, 2
@@ -132,36 +132,41 @@ def copy_mapped_rows(shard, numbers, rows, filled, columns):
         The number of instances in ``columns`` now. If it is too small, the record batch of the next instance is
         damaged, or not laid out as a build does it.
     """
-    places = np.empty((_NODE_COUNT, 2), np.int64)
-    first = 0
-    while first < len(rows):
-        # Rows of one record batch at a time.
-        stop = first + 1
-        while stop < len(rows) and numbers[stop] == numbers[first]:
-            stop += 1
-        # Its arrays, as views of the file; nodes are in the order of the fields.
-        number = numbers[first]
-        if _find_arrays(shard, number, places) != shard.starts[number + 1] - shard.starts[number]:
+    places, lists = np.empty((_NODE_COUNT, 2), np.int64), np.empty((3, len(rows)), np.int64)
+    most_tokens = len(columns.input_ids) // len(columns.rows)
+    most_masked = len(columns.masked_ids) // len(columns.rows)
+    end = filled
+    for index, row in enumerate(rows):
+        # A new record batch: its arrays, as views of the file; nodes are in the order of the fields.
+        number = numbers[index]
+        if index == 0 or number != numbers[index - 1]:
+            if _find_arrays(shard, number, places) != shard.starts[number + 1] - shard.starts[number]:
+                break
+            token_starts, b_starts = _part(shard.words, places[0]), _part(shard.halves, places[2])
+            masked_starts, id_starts = _part(shard.words, places[3]), _part(shard.words, places[5])
+            labels = _part(shard.octets, places[7])
+        start, first, original = token_starts[row], masked_starts[row], id_starts[row]
+        length, masked = token_starts[row + 1] - start, masked_starts[row + 1] - first
+        # Offsets are of a file that anybody may have written: nothing is followed that leads outside.
+        if length > most_tokens or masked > most_masked or id_starts[row + 1] - original != masked:
             break
-        batch = FlatInstances(
-            _part(shard.words, places[0]),
-            _part(shard.tokens, places[1]),
-            _part(shard.halves, places[2]),
-            _part(shard.words, places[3]),
-            _part(shard.halves, places[4]),
-            _part(shard.words, places[5]),
-            _part(shard.tokens, places[6]),
-            _part(shard.octets, places[7]),
-            columns.rows,
-        )
-        # Copy the rows, until one of them makes no sense.
-        end = _copy_rows(batch, rows[first:stop], filled, columns)
-        is_whole = end == filled + stop - first
-        filled = end
-        if not is_whole:
+        if min(start, first, original, length, masked) < 0 or start + length > places[1, 1]:
             break
-        first = stop
-    return filled
+        if first + masked > places[4, 1] or original + masked > places[6, 1]:
+            break
+        lists[0, index] = places[1, 0] // shard.tokens.itemsize + start
+        lists[1, index] = places[4, 0] // shard.halves.itemsize + first
+        lists[2, index] = places[6, 0] // shard.tokens.itemsize + original
+        columns.segment_b_starts[end] = b_starts[row]
+        columns.next_sentence_labels[end] = labels[row]
+        columns.token_starts[end + 1] = columns.token_starts[end] + length
+        columns.masked_starts[end + 1] = columns.masked_starts[end] + masked
+        end += 1
+    # Lists in loops of their own: of short ones a processor waits for the memory of many rows at once.
+    _copy_lists(shard.tokens, lists[0], filled, end, columns.input_ids, columns.token_starts)
+    _copy_lists(shard.halves, lists[1], filled, end, columns.masked_positions, columns.masked_starts)
+    _copy_lists(shard.tokens, lists[2], filled, end, columns.masked_ids, columns.masked_starts)
+    return end
 
 
 @inlined
@@ -251,50 +256,10 @@ def _vector(words, position, count, begin, body):
 
 
 @inlined
-def _copy_rows(batch, rows, filled, columns):
-    """Append instances of a record batch to ``columns``.
-
-    Args:
-        batch: ``FlatInstances``, as the file holds them.
-        rows: Int64, the instances to copy, in order.
-        filled: Number of instances that ``columns`` holds already.
-        columns: ``FlatInstances``, with room for lists of the greatest length, written from there on.
-
-    Returns:
-        ``filled`` plus the number of instances copied. It stops before one whose offsets make no sense, that is longer
-        than there is room for, or whose masked positions and ids differ in number.
-    """
-    token_starts, input_ids, b_starts, masked_starts, positions, id_starts, masked_ids, labels, _ = batch
-    most_tokens = len(columns.input_ids) // len(columns.rows)
-    most_masked = len(columns.masked_ids) // len(columns.rows)
-    r = filled
-    for row in rows:
-        start, first, original = token_starts[row], masked_starts[row], id_starts[row]
-        length, masked = token_starts[row + 1] - start, masked_starts[row + 1] - first
-        # Offsets are of a file that anybody may have written: nothing is followed that leads outside.
-        if length > most_tokens or masked > most_masked or id_starts[row + 1] - original != masked:
-            break
-        if min(start, first, original, length, masked) < 0 or start + length > len(input_ids):
-            break
-        if first + masked > len(positions) or original + masked > len(masked_ids):
-            break
-        columns.segment_b_starts[r] = b_starts[row]
-        columns.next_sentence_labels[r] = labels[row]
-        columns.token_starts[r + 1] = columns.token_starts[r] + length
-        columns.masked_starts[r + 1] = columns.masked_starts[r] + masked
-        r += 1
-    # Lists in loops of their own: of short ones a processor waits for the memory of many rows at once.
-    _copy_lists(input_ids, token_starts, rows, filled, r, columns.input_ids, columns.token_starts)
-    _copy_lists(positions, masked_starts, rows, filled, r, columns.masked_positions, columns.masked_starts)
-    _copy_lists(masked_ids, id_starts, rows, filled, r, columns.masked_ids, columns.masked_starts)
-    return r
-
-
-@inlined
-def _copy_lists(values, starts, rows, filled, end, copied, copied_starts):
-    """Copy the lists of some rows to where the instances ``filled`` to ``end - 1`` have theirs."""
+def _copy_lists(values, places, filled, end, copied, copied_starts):
+    """Copy lists, each from its place in a file, to where the instances ``filled`` to ``end - 1`` have theirs."""
     for r in range(filled, end):
-        start, first, stop = starts[rows[r - filled]], copied_starts[r], copied_starts[r + 1]
-        source, target = values[start : start + stop - first], copied[first:stop]
+        place, first, stop = places[r - filled], copied_starts[r], copied_starts[r + 1]
+        source, target = values[place : place + stop - first], copied[first:stop]
         for index in range(stop - first):
             target[index] = source[index]

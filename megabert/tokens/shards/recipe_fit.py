@@ -6,7 +6,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from megabert.foundation.cached_folders import is_cached, origin_of
+from megabert.foundation.cached_folders import place_of
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import build_fields, load_run_config, phase_data, shipped_names
 from megabert.settings.config.names import value_at
@@ -45,7 +45,7 @@ def refuse_unfit_shards(config: RunConfig, phases: Sequence[Sequence[ShardSet]])
         if differing:
             accepted = {name: None if name in PER_LENGTH else built[name] for name in differing}
             lines = [
-                f"{train.folder}: these shards do not fit recipe {config.name}:",
+                f"{train.place}: these shards do not fit recipe {config.name}:",
                 *(f"  {name}: {_text(built[name])} in the shards, {_text(wanted[name])} wanted" for name in differing),
                 f"Build shards for it: {build_command(config, train.folder, train.manifest)}",
                 f"Or train on these shards: {' '.join(_flags(accepted, 'shards.'))}",
@@ -93,7 +93,7 @@ def refuse_unlike_sources(config: RunConfig, phases: Sequence[Sequence[ShardSet]
             differing = {name: values for name, values in pairs.items() if values[0] != values[1]}
             if differing:
                 lines = [
-                    f"{train.folder}: these shards do not go with those of {first.folder}, the phase's first source:",
+                    f"{train.place}: these shards do not go with those of {first.place}, the phase's first source:",
                     *(f"  {name}: {_text(other)} here, {_text(own)} there" for name, (own, other) in differing.items()),
                     f"Build them again: {_command_like(first, train, config, phase.max_seq_length)}",
                 ]
@@ -103,16 +103,11 @@ def refuse_unlike_sources(config: RunConfig, phases: Sequence[Sequence[ShardSet]
 def _command_like(first: ShardSet, train: ShardSet, config: RunConfig, length: int) -> str:
     """Return the ``megabert-data build`` of a source's text with the settings of the phase's first source."""
     same = {name: getattr(first.metadata, name) for name in METADATA_FIELDS}
-    fields = {**build_fields(config), **same, "tokenizer": str(first.tokenizer_dir)}
+    fields = {**_without_vocabulary(build_fields(config)), **same, "tokenizer": str(first.tokenizer_dir)}
     if len(fields["lengths"]) > 1:  # the cap of this length alone is known
         fields["max_predictions_per_seq"] = config.shards.max_predictions_per_seq
-    fields = {
-        name: value for name, value in fields.items() if value is not None and name not in TRAINED_VOCABULARY_FIELDS
-    }
-    words = ["--for", config.name] if config.name in shipped_names("recipe") else []
-    inputs = _sources_of(train.manifest.config)[0]
-    output = f"{_build_of(train.folder)}-again"
-    return shlex.join(["megabert-data", "build", *words, *_flags(fields), "--input", *inputs, "--output", output])
+    stated = {name: value for name, value in fields.items() if value is not None}
+    return _command(config, stated, train.manifest, f"{_build_of(train.folder)}-again")
 
 
 def build_command(config: RunConfig, folder: Path, manifest: Manifest) -> str:
@@ -123,8 +118,8 @@ def build_command(config: RunConfig, folder: Path, manifest: Manifest) -> str:
         folder: The shards that do not fit.
         manifest: Shards of the same build, for their text.
     """
-    fields, build, words = build_fields(config), manifest.config, []
-    inputs, of_sources = _sources_of(build)
+    fields, build = build_fields(config), manifest.config
+    of_sources = _sources_of(build)[1]
     # The first build's tokenizer stays if it was given, else as much of its vocabulary as the recipe leaves open.
     is_given = build.get("tokenizer") is not None
     languages = [language or build.get("language") for language in of_sources] or [build.get("language")]
@@ -132,25 +127,30 @@ def build_command(config: RunConfig, folder: Path, manifest: Manifest) -> str:
     kept = (*(("tokenizer",) if is_given else TRAINED_VOCABULARY_FIELDS), *TEXT_FIELDS, *identified)
     added = {name: build[name] for name in kept if name not in fields and build.get(name) is not None}
     if is_given:
-        fields = {name: value for name, value in fields.items() if name not in TRAINED_VOCABULARY_FIELDS}
+        fields = _without_vocabulary(fields)
     if config.name in shipped_names("recipe"):
         recipe_fields = build_fields(load_run_config(config.name))
         fields = {name: value for name, value in fields.items() if recipe_fields.get(name) != value}
-        words = ["--for", config.name]
     own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
-    is_named = config.data.sources or is_cached(folder)
-    build_folder = _build_of(folder) if is_named else (config.data.path or "data").rstrip("/")
-    flags = _flags({**fields, **added, **own})
-    output = f"{build_folder}-{config.name}"
-    return shlex.join(["megabert-data", "build", *words, *flags, "--input", *inputs, "--output", output])
+    return _command(config, {**fields, **added, **own}, manifest, f"{_build_of(folder)}-{config.name}")
+
+
+def _command(config: RunConfig, fields: dict[str, Any], manifest: Manifest, output: str) -> str:
+    """Return the ``megabert-data build`` of a manifest's text with some settings, for a recipe if it is shipped."""
+    words = ["--for", config.name] if config.name in shipped_names("recipe") else []
+    words += [*_flags(fields), "--input", *_sources_of(manifest.config)[0], "--output", output]
+    return shlex.join(["megabert-data", "build", *words])
+
+
+def _without_vocabulary(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in TRAINED_VOCABULARY_FIELDS}
 
 
 def _build_of(folder: Path) -> str:
     """Return the build's folder or URL that shards come from; the URL's last part if it is only read."""
-    if not is_cached(folder):
-        return str(folder.parent.parent)
-    url = origin_of(folder).url.rsplit("/instances/", 1)[0]
-    return url.rpartition("/")[2] if url.startswith("http") else url
+    place = place_of(folder)
+    build = place.rpartition("/instances/")[0] or place
+    return build.rpartition("/")[2] if build.startswith("http") else build
 
 
 def _sources_of(build: dict[str, Any]) -> tuple[list[str], list[str | None]]:
@@ -164,7 +164,7 @@ def _settings_of(manifest: Manifest) -> dict[str, Any]:
     """Return the settings of a build as far as its shards record them."""
     settings = dict(manifest.config)  # whatever another program writes, or nothing
     if settings.get("tokenizer") is not None:
-        settings = {name: value for name, value in settings.items() if name not in TRAINED_VOCABULARY_FIELDS}
+        settings = _without_vocabulary(settings)
     if settings.get("min_tokens", 0) is None:
         settings["min_tokens"] = 0
     elif "min_tokens" in settings:

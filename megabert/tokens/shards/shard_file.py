@@ -136,7 +136,7 @@ class ShardFile:
         if other:
             raise self.damaged(
                 f"its metadata differ from the manifest's: {other[0]} is {getattr(metadata, other[0])!r} and "
-                f"{getattr(expected, other[0])!r}",
+                f"{getattr(expected, other[0])!r}"
             )
 
     def _layout_error(self) -> DataError:

@@ -2,9 +2,8 @@
 
 import math
 import resource
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.foundation.cached_folders import fetch_files
+from megabert.foundation.cached_folders import fetch_files, place_of
 from megabert.foundation.errors import DataError
 from megabert.foundation.whole_folders import publish_folder
 from megabert.settings.config.phase import PhaseConfig
@@ -43,7 +42,7 @@ def _most_open_shards(descriptors: int) -> int:
 
 
 OPEN_SHARDS = _most_open_shards(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-"""Shards of a set that are held open at once."""
+"""Shards that are held open at once for each of four sets."""
 
 
 class Sizes(NamedTuple):
@@ -58,38 +57,46 @@ class Sizes(NamedTuple):
 class ShardSet:
     """The shards of one split, in the order of the manifest that numbers rows globally."""
 
-    def __init__(self, folder: Path, split: str, manifest: Manifest, *, most_open: int | None = None):
-        self.folder = folder
-        self.split = split
-        self.manifest = manifest
-        self.shards: list[ShardEntry] = manifest.of_split(split)
+    def __init__(self, folder: Path, split: str, manifest: Manifest, *more: "ShardSet") -> None:
+        """Number the shards of a folder, and after them the shards of other sets, which then are read as one set.
+
+        Args:
+            folder: The folder.
+            split: ``train`` or ``validation``.
+            manifest: Its manifest.
+            *more: Sets with the same settings.
+        """
+        self.folder, self.split, self.manifest = folder, split, manifest
+        own = _Folder(folder, manifest.metadata)
+        self._files = [(own, shard) for shard in manifest.of_split(split)]
+        self._files += [file for others in more for file in others._files]
+        self.shards: list[ShardEntry] = [shard for _, shard in self._files]
         self._starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
         """Global row at which each shard starts; the last is the number of rows."""
-        self._paths = [folder / shard.file for shard in self.shards]
-        self._open = _opener(self._paths, self.shards, manifest.metadata, most_open or OPEN_SHARDS)
-        """Returns an open shard, for which the least recently used one is closed. The lock guards them."""
-        self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, folder: str | Path, split: str = "train", *, sharers: int = 1) -> "ShardSet":
+    def open(cls, folder: str | Path, split: str = "train") -> "ShardSet":
         """Read the manifest; shards are opened when they are needed.
 
         Args:
             folder: A finished folder of instance shards, ``.../instances/LENGTH``.
             split: ``train`` or ``validation``.
-            sharers: Sets that are read in turn, and share the shards that are held open.
 
         Raises:
             DataError: If there is no manifest, it lists no shards or instances of this split, or a file is missing.
         """
-        most_open = max(1, OPEN_SHARDS // sharers)
-        shard_set = cls(Path(folder), split, read_manifest(folder), most_open=most_open)
+        shard_set = cls(Path(folder), split, read_manifest(folder))
         if not shard_set.num_rows:
             or_more = ", or with a larger --validation-share" if split == "validation" else ""
             raise DataError(
                 f"{folder}: the manifest lists no instances of split {split!r}. Build shards from more text{or_more}."
             )
         return shard_set
+
+    @property
+    def place(self) -> str:
+        """Folder or URL that the shards come from, for messages."""
+        return place_of(self.folder)
 
     @property
     def metadata(self) -> ShardMetadata:
@@ -189,8 +196,8 @@ class ShardSet:
             DataError: If there is no index, and a shard cannot be read or contradicts the manifest.
         """
         places = [place for span in spans for place in self._by_shard(*span)]
-        paths, shards, kinds = self._paths, self.shards, self.kinds
-        wanted = [LengthsSpan(paths[index], shards[index].rows, begin, end) for index, begin, end in places]
+        kinds = self.kinds
+        wanted = [LengthsSpan(self._path(index), self.shards[index].rows, *span) for index, *span in places]
         # Indices that are read together are open together.
         groups = (wanted[start : start + OPEN_SHARDS] for start in range(0, len(wanted), OPEN_SHARDS))
         stored = [part for group in groups for part in read_length_spans(group, kinds)]
@@ -228,44 +235,67 @@ class ShardSet:
         return self.rows(np.concatenate([np.arange(first, stop) for first, stop in spans]))
 
     def rows(self, rows: NDArray[np.int64], sizes: Sizes | None = None) -> FlatInstances:
-        """Read instances of this set (`read_instances`)."""
-        return read_instances([(self, 0, len(rows))], rows, sizes)
+        """Read instances; cheapest if the rows ascend, because each record batch is then looked up once.
+
+        Args:
+            rows: Global rows, in the order in which they are returned.
+            sizes: The result of `sizes` for them; by default it is not compared.
+
+        Raises:
+            DataError: If a shard cannot be read, contradicts the manifest or the sizes, or holds instances that nobody
+                can train on.
+        """
+        metadata = self.metadata
+        instances = FlatInstances.with_room(
+            rows,
+            tokens=metadata.max_seq_length,
+            masked=metadata.max_predictions_per_seq,
+            token=token_type(metadata.vocab_size).to_pandas_dtype(),
+        )
+        self._copy(instances)
+        instances = instances.without_room()
+        if (nonsense := find_nonsense(instances, metadata)) is not None:
+            index, inside = self._place_of(int(rows[nonsense[0]]))
+            raise self._open(index).damaged(f"row {inside}: {nonsense[1]}", BUILD_AGAIN)
+        if sizes is not None:
+            wrong = instances.lengths != sizes.lengths
+            if self.has_masks:
+                wrong |= np.diff(instances.masked_starts) != sizes.masked_counts
+            if wrong.any():  # the packing goes by the index
+                index, inside = self._place_of(int(rows[wrong.argmax()]))
+                what = f"says another length of row {inside} than the shard. Delete it: the next start writes it again."
+                raise DataError(f"{lengths_path(self._path(index))}: {what}")
+        return instances
 
     @property
     def kinds(self) -> int:
         """Numbers per instance in the lengths index: its tokens and, if the shards hold the masks, its predictions."""
         return 2 if self.has_masks else 1
 
-    def wrong_length(self, row: int) -> DataError:
-        """Return the error for a global row with another length than its index says, which the packing goes by."""
-        index, inside = self._place_of(row)
-        what = f"says another length of row {inside} than the shard. Delete it: the next start writes it again."
-        return DataError(f"{lengths_path(self._paths[index])}: {what}")
-
-    def damaged(self, row: int, what: str) -> DataError:
-        """Return the error for a global row that nobody can train on."""
-        index, inside = self._place_of(row)
-        with self._lock:
-            return self._open(index).damaged(f"row {inside}: {what}", BUILD_AGAIN)
-
-    def copy_rows(self, instances: FlatInstances, begin: int, end: int) -> None:
-        """Copy rows ``begin`` to ``end - 1`` out of their shards; only the layout of the record batches is checked."""
+    def _copy(self, instances: FlatInstances) -> None:
+        """Copy rows out of their shards; only the layout of the record batches is checked."""
         from megabert.tokens.shards.copy_loops import copy_mapped_rows, locate
 
-        rows = instances.rows[begin:end]
+        rows = instances.rows
         numbers, inside = np.empty_like(rows), np.empty_like(rows)
         runs = runs_of(np.searchsorted(self._starts, rows, side="right") - 1)
-        with self._lock:
-            # All batches are asked for before the first one is read, so that the system reads many at a time.
-            for index, first, stop in runs:
-                file, part = self._open(index), slice(first, stop)
-                in_shard = rows[part] - self._starts[index]
-                file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
-            for index, first, stop in runs:
-                file, part = self._open(index), slice(first, stop)
-                copied = copy_mapped_rows(file.mapped, numbers[part], inside[part], begin + first, instances) - begin
-                if copied < stop:
-                    raise file.explain(int(numbers[copied]), int(inside[copied]))
+        # All batches are asked for before the first one is read, so that the system reads many at a time.
+        for index, first, stop in runs:
+            file, part = self._open(index), slice(first, stop)
+            in_shard = rows[part] - self._starts[index]
+            file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
+        for index, first, stop in runs:
+            file, part = self._open(index), slice(first, stop)
+            copied = copy_mapped_rows(file.mapped, numbers[part], inside[part], first, instances)
+            if copied < stop:
+                raise file.explain(int(numbers[copied]), int(inside[copied]))
+
+    def _path(self, index: int) -> Path:
+        folder, shard = self._files[index]
+        return folder.path / shard.file
+
+    def _open(self, index: int) -> ShardFile:
+        return _opened(*self._files[index])
 
     def _place_of(self, row: int) -> tuple[int, int]:
         """Return the shard that a global row is in, and its number there."""
@@ -281,62 +311,23 @@ class ShardSet:
             first = end
 
 
-def read_instances(
-    parts: Sequence[tuple[ShardSet, int, int]], rows: NDArray[np.int64], sizes: Sizes | None = None
-) -> FlatInstances:
-    """Read instances; cheapest if the rows of a set ascend, because each record batch is then looked up once.
+@dataclass(eq=False)
+class _Folder:
+    """A folder of shards."""
 
-    Args:
-        parts: The sets, one or more and all of the same settings: which of ``rows`` are of each, from the first index
-            to the second (exclusive).
-        rows: Global rows of their sets, in the order in which they are returned.
-        sizes: The result of `ShardSet.sizes` for them; by default it is not compared.
-
-    Raises:
-        DataError: If a shard cannot be read, contradicts the manifest or the sizes, or holds instances that nobody can
-            train on.
-    """
-    metadata = parts[0][0].metadata
-    instances = FlatInstances.with_room(
-        rows,
-        tokens=metadata.max_seq_length,
-        masked=metadata.max_predictions_per_seq,
-        token=token_type(metadata.vocab_size).to_pandas_dtype(),
-    )
-    for shards, begin, end in parts:
-        shards.copy_rows(instances, begin, end)
-    instances = instances.without_room()
-
-    def owner(index: int) -> ShardSet:
-        return next(shards for shards, _, end in parts if index < end)
-
-    if (nonsense := find_nonsense(instances, metadata)) is not None:
-        raise owner(nonsense[0]).damaged(int(rows[nonsense[0]]), nonsense[1])
-    if sizes is not None:
-        wrong = instances.lengths != sizes.lengths
-        if parts[0][0].has_masks:
-            wrong |= np.diff(instances.masked_starts) != sizes.masked_counts
-        if wrong.any():
-            first = int(wrong.argmax())
-            raise owner(first).wrong_length(int(rows[first]))
-    return instances
-
-
-def _opener(
-    paths: list[Path], shards: list[ShardEntry], metadata: ShardMetadata, most_open: int
-) -> Callable[[int], ShardFile]:
-    """Return what opens a shard and keeps some; no `ShardSet`, which would then be freed with its shards late."""
+    path: Path
+    metadata: ShardMetadata
     schema: bytes | None = None
+    """Schema of the first shard that was opened, which agrees with the metadata."""
 
-    @lru_cache(maxsize=most_open)
-    def opened(index: int) -> ShardFile:
-        nonlocal schema
-        fetch_files(paths[index].parent, [paths[index].name])
-        file = ShardFile(paths[index], shards[index], metadata, schema)
-        schema = schema or file.schema
-        return file
 
-    return opened
+@lru_cache(maxsize=4 * OPEN_SHARDS)
+def _opened(folder: _Folder, shard: ShardEntry) -> ShardFile:
+    """Return an open shard, for which the least recently used one of all sets is closed."""
+    fetch_files(folder.path, [shard.file])
+    file = ShardFile(folder.path / shard.file, shard, folder.metadata, folder.schema)
+    folder.schema = folder.schema or file.schema
+    return file
 
 
 def runs_of(values: NDArray[np.int64]) -> list[tuple[int, int, int]]:

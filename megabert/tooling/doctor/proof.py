@@ -84,7 +84,7 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
         DataError: The shards that it names are missing or damaged.
     """
     train = open_training_mixture(config, 0) if config.model.vocab_size == "auto" else None
-    pieces = config.shards.planned_vocab_size if train is None else train.metadata.vocab_size
+    pieces = config.shards.planned_vocab_size if train is None else train.first.metadata.vocab_size
     precision = resolve_precision(config.precision, device)
     return replace(config, precision=precision, model=config.model.with_pieces(pieces))
 

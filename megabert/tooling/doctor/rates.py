@@ -223,7 +223,7 @@ def loader_tokens_per_s(config: RunConfig, world: World) -> float | None:
         budget = first_budget(world.device.type, share=mine, floor=totals.max_seq_length)
     shape = shape_for(totals, global_batch_size=batch, world_size=world.size, micro_batch_tokens=budget)
     share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=is_gpu, pin=is_gpu)
-    masking = shards.masking_in(phase)
+    masking = shards.first.masking_in(phase)
     packer = StepPacker(shards, seed=0, global_batch_size=batch, share=share, masking=masking)
     positions = packer.pack({}, 0).positions_after  # compiles loops, opens files
     tokens, number, started = 0, 0, time.perf_counter()

@@ -311,7 +311,7 @@ def _resolve(config: RunConfig, shards: list[Mixture | None], gpu: Gpu) -> RunCo
     """Return the configuration with what ``auto`` and numbers of tokens come to: precision, vocabulary, steps."""
     precision = gpu.best_precision if config.precision == "auto" else config.precision
     require_peak(precision, gpu)
-    pieces = shards[0].metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
+    pieces = shards[0].first.metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
     phases = []
     for phase, split in zip(config.phases, shards, strict=True):
         # Without shards every instance is taken to be full.

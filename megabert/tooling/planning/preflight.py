@@ -107,13 +107,9 @@ def describe_run(dry_run: DryRun, run_dir: Path) -> str:
         if index > state.phase and not set(inputs.data_sha256[index]).isdisjoint(chain(*inputs.data_sha256[:index])):
             lines.append(f"  {_describe_beginning(phase, inputs.shards[index][0], beginnings[index])}")
         first_step += steps
-    lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
-    warnings = [
-        *_untrained_positions(inputs.config),
-        *_odd_width(inputs.config.model),
-        *warn_of(_passes_at_the_end(dry_run)),
-    ]
-    warnings += describe_small_budget(inputs.config)
+    lines += draw_schedules(inputs.config, [train.first.metadata.masked_lm_prob for train, _ in inputs.shards])
+    warnings = [*_untrained_positions(config), *_odd_width(model), *warn_of(_passes_at_the_end(dry_run))]
+    warnings += describe_small_budget(config)
     return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
 
 
@@ -262,7 +258,7 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
     statistics, rows = train.statistics, train.num_rows
     folders = ", ".join(str(source.folder) for source in train.sources)
-    title = f"{phase_name(inputs.config, index)}: {folders}, objective {train.metadata.objective}"
+    title = f"{phase_name(inputs.config, index)}: {folders}, objective {train.first.metadata.objective}"
     left, instances = dry_run.steps_left[index], dry_run.instances_left(index)
     if not left:
         return [f"{title}, {_check_files(train, held_out)}; no step is left"]
@@ -307,14 +303,14 @@ def _describe_batch(phase: PhaseConfig) -> str:
 
 def _describe_masks(phase: PhaseConfig, train: Mixture) -> list[str]:
     """Say how the loader masks, where the phase sets something of it."""
-    masking = train.masking_in(phase)
-    if masking is None or masking == train.metadata.masking_options:
+    masking = train.first.masking_in(phase)
+    if masking is None or masking == train.first.metadata.masking_options:
         return []
     shown = " / ".join(f"{share:.0%}" for share in masking.actions)
     return [
         f"  masks: {phase.describe_masks() or f'{masking.masked_lm_prob:.1%} of the tokens masked'}, at most "
         f"{masking.max_predictions_per_seq} of an instance, {shown} [MASK] / random / kept; "
-        f"held out {train.metadata.masked_lm_prob:.1%}"
+        f"held out {train.first.metadata.masked_lm_prob:.1%}"
     ]
 
 
@@ -335,7 +331,7 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     batch, budget = phase.global_batch_size, _budget(dry_run, index)
     shape = shape_for(train.statistics_in(phase), global_batch_size=batch, world_size=ranks, micro_batch_tokens=budget)
     share = RankShare(shape=shape, world_size=ranks, pad=True)
-    masking = train.masking_in(phase)
+    masking = train.first.masking_in(phase)
     packer = StepPacker(train, seed=config.seed, global_batch_size=batch, share=share, masking=masking)
     with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
         batches = list(loader)

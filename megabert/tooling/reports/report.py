@@ -58,7 +58,7 @@ def fit_unigram(train: Mixture, held_out: Mixture, *, max_instances: int) -> Uni
         max_instances: How many held-out instances are scored, the first ones, as in a validation.
     """
     # In blocks of rows, because a corpus' targets do not fit into memory at once.
-    pieces = train.metadata.vocab_size
+    pieces = train.first.metadata.vocab_size
     counts, targets = np.ones(pieces), np.zeros(pieces, np.int64)
     whole = train.counts(range(train.num_rows))
     for source, taken in zip(train.sources, whole, strict=True):
@@ -138,7 +138,7 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
     pairs, auc = scores.get("eval/nsp_accuracy"), scores.get("eval/rtd_auc")
     rate = statistics.median_high(row.get("perf/sequences_per_s", math.nan) for row in train)
     steps = max(row.get("phase_step", 0) for row in train)
-    name = f"{phase_name(config, index)} ({phase.max_seq_length})"
+    name, sources = f"{phase_name(config, index)} ({phase.max_seq_length})", sorted(config.data.sources or ())
     cells = (
         ("phase", name),
         ("steps", f"{steps}"),
@@ -147,13 +147,13 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         ("held-out masked-LM loss", f"{loss:.3f}"),
         ("  unigram baseline", f"{unigram.loss:.3f}"),
         ("  nats below the baseline", f"{unigram.loss - loss:.3f}"),
-        ("held-out masked-LM accuracy", _percent(accuracy)),
-        ("  unigram baseline", _percent(unigram.accuracy)),
-        ("held-out next-sentence accuracy", _percent(pairs)),
-        ("  chance (the larger class)", _percent(pairs and max(share, 1 - share))),
-        ("held-out discriminator AUC", "-" if auc is None else f"{auc:.3f}"),
+        ("held-out masked-LM accuracy", _shown(accuracy)),
+        ("  unigram baseline", _shown(unigram.accuracy)),
+        ("held-out next-sentence accuracy", _shown(pairs)),
+        ("  chance (the larger class)", _shown(pairs and max(share, 1 - share))),
+        ("held-out discriminator AUC", _shown(auc, ".3f")),
         ("sequences/s", f"{rate:.0f}"),
-        *((f"passes over {name}", _epochs(train[-1], name)) for name in sorted(config.data.sources or ())),
+        *((f"passes over {each}", _shown(train[-1].get(f"progress/epochs/{each}"), ".2f")) for each in sources),
     )
     return PhaseReport(
         index=index,
@@ -166,13 +166,8 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
     )
 
 
-def _epochs(row: dict[str, Any], source: str) -> str:
-    epochs = row.get(f"progress/epochs/{source}")
-    return "-" if epochs is None else f"{epochs:.2f}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}%"
+def _shown(value: float | None, form: str = ".1%") -> str:
+    return "-" if value is None else format(value, form)
 
 
 KINDS = ("[MASK]", "its own piece", "a random piece")
@@ -220,7 +215,7 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]
         # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
-        is_mask_M = seen_M == held_out.metadata.special_ids["mask"]
+        is_mask_M = seen_M == held_out.first.metadata.special_ids["mask"]
         kind_M = torch.where(is_mask_M, 0, (seen_M != batch.masked_ids_M).long() + 1)
         parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
     kinds_M, *losses = torch.cat(parts, dim=1)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from megabert.data.mixture import Mixture
 from megabert.distributed.environments import describe_rank
@@ -48,9 +47,9 @@ def check_phases(
                 fetch_files(folder, advance=advance)
             checked: Checked = {}
             for split in _splits(phases):
-                share = here if is_cached(split.folder) else range(world.size)
-                part: dict[str, Any] = {"rank": share.index(world.rank), "world_size": len(share)}
-                checked |= check_shards([split], known, with_content=with_content, advance=advance, **part)
+                ranks = here if is_cached(split.folder) else range(world.size)
+                own = range(ranks.index(world.rank), len(split.shards), len(ranks))
+                checked |= check_shards(split, known, own, with_content=with_content, advance=advance)
             return checked
         finally:  # another node's cache may be empty, whose ranks have limits of their own
             watchdog.expect("waiting for the shards of other nodes", WATCHED_TIMEOUT.total_seconds())

@@ -34,6 +34,7 @@ from megabert.settings.config.loading import split_fork
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards, refuse_unlike_sources
+from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
 from megabert.training.run.folder import (
@@ -62,7 +63,7 @@ class RunInputs:
     @property
     def objective(self) -> Objective:
         """Meaning of the shards' next-sentence labels: nsp, sop or none."""
-        return self.shards[0][0].metadata.objective
+        return self.shards[0][0].first.metadata.objective
 
     @property
     def zero_stage(self) -> int:
@@ -115,15 +116,16 @@ def open_inputs(
     refuse_unlike_sources(config, [train.sources for train, _ in shards])
     if is_new:
         refuse_unfit_shards(config, [train.sources for train, _ in shards])
+    first = shards[0][0].first
     if initial is not None:
-        initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
+        initial.check_tokenizer(first.metadata.tokenizer_sha256, first.folder)
     _check_settings_of_shards(config, shards)
     # From here on nothing that the result depends on is ``auto``, and phases are as long in steps as in tokens.
     totals = [train.statistics for train, _ in shards]
     config = replace(
         config,
         precision=resolve_precision(config.precision, device),
-        model=config.model.with_pieces(shards[0][0].metadata.vocab_size),
+        model=config.model.with_pieces(first.metadata.vocab_size),
         phases=tuple(
             phase.with_steps(rows=total.rows, tokens=total.tokens)
             for phase, total in zip(config.phases, totals, strict=True)
@@ -131,7 +133,7 @@ def open_inputs(
     )
     probes: tuple[Probe, ...] = ()
     if config.validation.probes:
-        probes = open_probes(config.validation.probes, load_tokenizer(shards[0][0].first.tokenizer_dir))
+        probes = open_probes(config.validation.probes, load_tokenizer(first.tokenizer_dir))
     deepspeed = deepspeed_of(config, config.precision)
     return RunInputs(config=config, deepspeed=deepspeed, shards=shards, probes=probes)
 
@@ -260,50 +262,50 @@ def state_after_fork(
 
 def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[Mixture, Mixture], ...]) -> None:
     """Check the shards of every phase against the model and against each other: tokenizer, length, masks, objective."""
-    first = shards[0][0]
+    first = shards[0][0].first
     _check_objective(config, first)
-    for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
+    for i, ((mixture, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
         # Each phase's shards against the configuration.
-        metadata = train.metadata
-        train.first.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
+        train, metadata = mixture.first, mixture.first.metadata
+        train.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
         if metadata.max_seq_length > phase.max_seq_length:
             raise DataError(
-                f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "
+                f"{train.place}: instances of up to {metadata.max_seq_length} tokens, but "
                 f"phases[{i}].max_seq_length={phase.max_seq_length}. Name shards of that length, or change the phase."
             )
         masks = ("masked_lm_prob", "masked_lm_range", "masked_lm_rarity", "mask_actions")
         named = next((name for name in masks if getattr(phase, name) is not None), None)
         if named and train.has_masks:
             raise DataError(
-                f"{train.folder}: these shards hold their masks, so that phases[{i}].{named}={getattr(phase, named)} "
+                f"{train.place}: these shards hold their masks, so that phases[{i}].{named}={getattr(phase, named)} "
                 "cannot change them. Build them with --masking dynamic, or leave it out."
             )
         if not config.model.fits_pieces(metadata.vocab_size):
             raise DataError(
-                f"{train.folder}: made with {metadata.vocab_size} pieces, but model.vocab_size="
+                f"{train.place}: made with {metadata.vocab_size} pieces, but model.vocab_size="
                 f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."
             )
         # And against the first phase's: all phases train one model.
         has_same_tokenizer = metadata.tokenizer_sha256 == first.metadata.tokenizer_sha256
         if not has_same_tokenizer or metadata.objective != first.metadata.objective:
             raise DataError(
-                f"{train.folder}: tokenizer or objective differ from {first.folder}. "
+                f"{train.place}: tokenizer or objective differ from {first.place}. "
                 "Build the shards of all phases together: megabert-data build --lengths 128 512."
             )
 
 
-def _check_objective(config: RunConfig, shards: Mixture) -> None:
+def _check_objective(config: RunConfig, shards: ShardSet) -> None:
     """Check the shards' sentence objective against the family's."""
     model, objective = config.model, shards.metadata.objective
     allowed = model.traits.objectives
     if objective not in allowed:
         raise DataError(
-            f"{shards.folder}: built with objective={objective}, but model.family={model.family} is pre-trained with "
+            f"{shards.place}: built with objective={objective}, but model.family={model.family} is pre-trained with "
             f"{' or '.join(allowed)}. Build the shards again: megabert-data build --objective {allowed[0]} ..."
         )
     if objective != "none" and model.type_vocab_size < 2:
         raise DataError(
-            f"{shards.folder}: objective={objective} has two segments, but model.type_vocab_size="
+            f"{shards.place}: objective={objective} has two segments, but model.type_vocab_size="
             f"{model.type_vocab_size}. Raise it to 2, or build the shards with --objective none."
         )
 
@@ -312,9 +314,9 @@ def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> N
     """Refuse shards that the run did not begin with."""
     for i, (old, new) in enumerate(zip(state.data_sha256, inputs.data_sha256, strict=True)):
         if old != new:
-            folder, now, recorded = inputs.shards[i][0].folder_of_difference(new, old)
+            place, now, recorded = inputs.shards[i][0].place_of_difference(new, old)
             raise CheckpointError(
-                f"phases[{i}]: the shards in {folder} are not the shards that the run began with "
+                f"phases[{i}]: the shards in {place} are not the shards that the run began with "
                 f"(SHA-256 {now}, recorded {recorded}). Name those, or begin a new run with these: "
                 f"{fork_command(run_dir)}",
                 see="the-run-folder-holds-another-experiment",

@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from megabert.data import mixture as mixtures
 from megabert.data.mixture import Mixture, apportion, open_mixture
 from megabert.data.order import DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import load_run_config
-from megabert.tokens.shards.shard_set import ShardSet, read_instances
+from megabert.tokens.shards.shard_set import ShardSet
 
 SEED = 3
 SHARES = {
@@ -107,18 +106,17 @@ def test_rows_that_cannot_be_read_stop_the_batch_that_has_them_and_none_before(s
     expected = [texts_of(step) for step in packed(mixture, batches=4)]
     bad = mixture.sources[1]
     row = EpochOrder(bad.num_rows, SEED, 0).rows(0, bad.num_rows)[apportion((5, 3, 2), 160)[1]]  # the first in batch 4
-    counted = []
+    counted, rows_of = [], ShardSet.rows
 
-    def read(parts, rows, sizes):
-        for shards, begin, end in parts:
-            counted.append(end - begin)
-            if shards is bad and row in rows[begin:end]:
-                raise DataError("damaged")
-        return read_instances(parts, rows, sizes)
+    def read(shards, rows, sizes=None):
+        counted.append(len(rows))
+        if mixture.sources[0].num_rows + row in rows:
+            raise DataError("damaged")
+        return rows_of(shards, rows, sizes)
 
-    monkeypatch.setattr(mixtures, "read_instances", read)
+    monkeypatch.setattr(ShardSet, "rows", read)
     assert [texts_of(step) for step in packed(mixture, batches=4)] == expected
-    assert max(counted) == 60, "of the source with half of the 40 instances, three batches"
+    assert 120 in counted, "three batches of 40 instances"
     with pytest.raises(DataError, match="damaged"):
         packed(mixture, batches=5)
 

@@ -6,7 +6,7 @@ import numpy as np
 from unit.data.streams import shape_of, steps_of
 
 from megabert.data.packing import RankShare
-from megabert.data.step_packer import PositionOffsets, validation_batches
+from megabert.data.step_packer import position_offsets, validation_batches
 
 NUM_POSITIONS = 96  # three times the longest instance
 
@@ -49,7 +49,7 @@ def test_offsets_are_the_same_on_any_ranks_and_after_a_resume(shards):
 def test_offsets_differ_by_epoch_and_seed_and_are_spread_evenly():
     rows, lengths = np.arange(60_000), np.full(60_000, 32, np.uint16)
     first, second, other = (
-        PositionOffsets(seed, NUM_POSITIONS).draw(np.full(60_000, epoch), rows, lengths)
+        position_offsets(NUM_POSITIONS, lengths, seed, np.full(60_000, epoch), rows)
         for seed, epoch in ((1, 0), (1, 1), (2, 0))
     )
     assert (first != second).mean() > 0.98
@@ -60,7 +60,7 @@ def test_offsets_differ_by_epoch_and_seed_and_are_spread_evenly():
 
 
 def test_an_instance_as_long_as_the_table_stays():
-    assert PositionOffsets(0, 32).draw(np.zeros(3, np.int64), np.arange(3), np.full(3, 32)).tolist() == [0, 0, 0]
+    assert position_offsets(32, np.full(3, 32), 0, np.zeros(3, np.int64), np.arange(3)).tolist() == [0, 0, 0]
 
 
 def test_held_out_instances_are_not_shifted(shards):

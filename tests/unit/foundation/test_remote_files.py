@@ -10,7 +10,7 @@ from support.faulty_server import proxying, serving_files
 
 from megabert.foundation import remote_files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
-from megabert.foundation.remote_files import fetch_file, find_secret, persistently, read_remote, remote, store_file
+from megabert.foundation.remote_files import fetch_file, find_secret, read_remote, remote_size, store_file
 
 CONTENT = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -65,14 +65,10 @@ def test_size_that_a_server_cannot_say_is_asked_for_again(server):
     """fsspec asks by HEAD, then by GET, and reports any failure of both as a missing file."""
     server.faults = [("HEAD /shard", "500"), ("GET /shard", "503")]
 
-    def size_of(name):
-        with remote(f"{server.url}/{name}") as (filesystem, path):
-            return filesystem.size(path)
-
-    assert persistently(lambda: size_of("shard")) == len(CONTENT)
+    assert remote_size(f"{server.url}/shard") == len(CONTENT)
     server.requests.clear()
     with pytest.raises(DataError, match=r"nothing: cannot be read \(not there"):
-        persistently(lambda: size_of("nothing"))
+        remote_size(f"{server.url}/nothing")
     assert len(server.requests) == 2
 
 
@@ -145,10 +141,10 @@ def test_stored_file_is_read_back_and_not_stored_twice(tmp_path):
     path = tmp_path / "shard"
     path.write_bytes(CONTENT)
     url = f"file://{tmp_path}/there/shard"
-    assert store_file(path, url, SHA256)
-    assert not store_file(path, url, SHA256)
+    assert store_file(url, path, SHA256)
+    assert not store_file(url, path, SHA256)
     (tmp_path / "there" / "shard").write_bytes(CONTENT[:-1])
-    assert store_file(path, url, SHA256)
+    assert store_file(url, path, SHA256)
     assert (tmp_path / "there" / "shard").read_bytes() == CONTENT
 
 

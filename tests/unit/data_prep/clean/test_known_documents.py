@@ -155,6 +155,13 @@ def test_folder_that_cannot_be_left_out_is_refused(make, old, tmp_path, change, 
     assert not (tmp_path / "new" / "build.json").exists()
 
 
+def test_dry_run_reads_the_hashes(old, small_build):
+    words = ("--dry-run", "--exclude", old)
+    small_build(*words, texts=NEW)
+    damage(old)
+    assert "00000-of-00001.npy: is damaged. Restore the folder" in small_build(*words, texts=NEW, code=3).err
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [

@@ -50,14 +50,15 @@ def test_weights_count_in_the_documents_and_the_instances(corpus):
     once, often = (estimate(config, find_files(config.sources), 2) for config in (plain, heavy))
     for title, times in (("extract", 1), ("tokens", 1), ("documents", 60), ("instances", 60)):
         sizes = [stage.bytes for plan in (once, often) for stage in plan.stages if stage.title == title]
-        assert sizes[1] == pytest.approx(times * sizes[0], rel=1e-3)
+        assert sizes[1] == pytest.approx(times * sizes[0], rel=1e-2)  # hashes of documents have no weight
 
 
 def test_keys_of_near_duplicates_count_in_the_disk_and_the_time():
     clean = CleanConfig(rules=("near_duplicates", "duplicate_documents"))
     plain, near = (estimate(changed, 10**12, 100) for changed in (config(), config(clean=clean)))
     documents = 10**12 / plain.sample.document_bytes.mean()
-    assert near.work_bytes - plain.work_bytes == pytest.approx(2 * 14 * 16 * documents, rel=1e-6)
+    assert near.work_bytes - plain.work_bytes == pytest.approx(14 * (2 * 16 + 8) * documents, rel=1e-6)
+    assert near.end_bytes - plain.end_bytes == pytest.approx(14 * 8 * documents, rel=1e-6)
     assert near.seconds - plain.seconds == pytest.approx(10**12 / 1e6 * (1 / 47 + 1 / 60) / 100, rel=1e-6)
 
 

@@ -28,7 +28,9 @@ def _check(folder, known, world_size):
     """Return what all ranks know after a start."""
     splits = [ShardSet.open(folder, split) for split in ("train", "validation")]
     parts = [
-        check_shards(splits, known, rank=rank, world_size=world_size, with_content=True) for rank in range(world_size)
+        check_shards(split, known, range(rank, len(split.shards), world_size), with_content=True)
+        for split in splits
+        for rank in range(world_size)
     ]
     return known | {path: state for part in parts for path, state in part.items()}
 

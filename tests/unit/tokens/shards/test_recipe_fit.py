@@ -168,9 +168,11 @@ def test_command_keeps_the_language_of_each_source(data, language, own, is_ident
 
 @pytest.mark.parametrize("name", shipped_names("recipe"))
 def test_the_command_resolves_to_what_recipe_and_flags_state(name, data):
-    flags = {"shards": {"masked_lm_prob": 0.2}, "phases": {"0": {"max_seq_length": 64}}, "data": {"path": "mine"}}
+    flags = {"shards": {"masked_lm_prob": 0.2}, "phases": {"0": {"max_seq_length": 64}}}
     config = load_run_config(name, flags=flags)
-    command = shlex.split(build_command(config, Path("x"), ShardSet.open(data / "instances" / "32").manifest))
+    command = shlex.split(
+        build_command(config, Path("mine/instances/64"), ShardSet.open(data / "instances" / "32").manifest)
+    )
     assert command[:4] == ["megabert-data", "build", "--for", name]
     _, options = DATA_PROGRAM.parse("build", command[2:])
     built = make_config(options)

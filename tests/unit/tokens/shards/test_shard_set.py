@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -167,7 +168,7 @@ def test_too_many_open_files_are_not_blamed_on_the_shard(shard_folder, monkeypat
 @pytest.mark.parametrize("open_shards", [256, 1])
 def test_rows_of_several_record_batches_and_shards_are_read(make, train_instances, tmp_path, open_shards, monkeypatch):
     monkeypatch.setattr(shard_file, "rows_per_batch", lambda _: 100)
-    monkeypatch.setattr(shard_set, "OPEN_SHARDS", open_shards)
+    monkeypatch.setattr(shard_set, "_opened", lru_cache(open_shards)(shard_set._opened.__wrapped__))
     folder = make.shards(tmp_path / "shards", {"train": make.split(train_instances, 4)}, batch_rows=100)
     shards = ShardSet.open(folder)
     assert shards.sizes(((700, 1111),)).lengths.tolist() == [len(row.input_ids) for row in train_instances[700:]]
