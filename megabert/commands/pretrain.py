@@ -103,7 +103,8 @@ def _require_shards(config: RunConfig, *, is_new: bool) -> None:
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:
-    from megabert.tooling.planning.preflight import describe_run, open_dry_run
+    from megabert.tooling.planning.dry_run import open_dry_run
+    from megabert.tooling.planning.preflight import describe_run
 
     run_dir = Path(options.run_dir)
     ranks = options.world_size if options.world_size is not None else int(describe_rank()["WORLD_SIZE"])

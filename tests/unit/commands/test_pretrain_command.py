@@ -110,7 +110,7 @@ def test_configuration_and_plan_are_printed_by_rank_zero_alone(monkeypatch, mega
 )
 def test_plan_is_for_the_device_that_is_asked_for(flags, device, monkeypatch, megabert):
     monkeypatch.setattr("megabert.commands.pretrain._require_shards", lambda *_, **__: None)
-    monkeypatch.setattr("megabert.tooling.planning.preflight.open_dry_run", lambda *_, device, **__: f"for {device}")
+    monkeypatch.setattr("megabert.tooling.planning.dry_run.open_dry_run", lambda *_, device, **__: f"for {device}")
     monkeypatch.setattr("megabert.tooling.planning.preflight.describe_run", lambda dry_run, _: dry_run)
     assert megabert("pretrain", "--recipe", "debug", "--dry-run", *flags).out == f"for {device}\n"
 
