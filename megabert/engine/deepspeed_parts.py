@@ -16,7 +16,9 @@ which starts DeepSpeed's communication.
 import contextlib
 import dataclasses
 import functools
+import gc
 import io
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -42,6 +44,9 @@ def wrap(model: nn.Module, optimizer: BaseOptimizer, config: dict[str, Any], *, 
     modules = list(model.modules()) if stage == 3 else []
     for module in modules:
         module.register_forward_hook(to_fields)
+    if sys.version_info < (3, 12):
+        # The finalizer of an earlier engine imports, and must not run inside another import (python/cpython#91351).
+        gc.collect()
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), _no_idle_work(), without_compiler():
         wrapper, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)

@@ -1,5 +1,6 @@
 """A world that stays up and runs functions on all its ranks, which are forks of a process that has imported torch."""
 
+import gc
 import multiprocessing
 import os
 import time
@@ -110,6 +111,7 @@ def _serve(rank: int, size: int, port: int, pipe: Connection) -> None:
     from megabert.distributed.process_group import distributed_world
 
     with distributed_world("cpu") as world:
+        gc.freeze()  # each engine collects garbage
         while True:
             try:
                 function, args, options = pipe.recv()
