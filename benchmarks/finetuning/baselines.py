@@ -29,6 +29,8 @@ from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers
 
 PENALTIES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+READ = 400
+"""Characters of a text that a model reads; 512 tokens hold them."""
 
 
 class Examples:
@@ -68,10 +70,10 @@ def vectors(splits: list[Examples], model: str) -> list[NDArray[np.float32]]:
     encoder = load_model(model, device="cpu")
 
     def features(part: Examples) -> NDArray[np.float32]:
-        u = encoder.embed(part.first)
+        u = encoder.embed([text[:READ] for text in part.first])
         if not part.second:
             return u
-        v = encoder.embed(part.second)
+        v = encoder.embed([text[:READ] for text in part.second])
         return np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
 
     return [features(part) for part in splits]
