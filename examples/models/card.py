@@ -34,6 +34,7 @@ LIMITS = {
         "It knows bills and speeches of presidents: legal and political language. Everyday Korean is foreign to it.",
         "Speeches before the democratisation of 1987 and the wording of their time are part of the text.",
         "It is small and saw two fifths of its texts, once.",
+        "The bills of the small task, without their committees, are among the texts that it was trained on.",
         "Sequences have at most 512 tokens.",
         "It repeats the prejudices of its texts. It must not decide about people.",
     ],
