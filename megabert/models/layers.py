@@ -163,7 +163,9 @@ class Embedding(nn.Embedding):
     """A table of rows (``ops.dense.embedding``), whose gradient repeats bit for bit on a GPU, too."""
 
     def reset_parameters(self) -> None:
-        """Leave the rows to what initialises or loads a model: on the meta device torch would import its compiler."""
+        """Draw rows, unless there are none yet: on the meta device torch would import its compiler for that."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def forward(self, ids_T: Tensor) -> Tensor:
         """Return the rows of tokens, of shape (T, E)."""

@@ -1,6 +1,5 @@
 """Ranks whose nodes hold different shards or packages: a node may have copies of its own."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from megabert.training.pretrain import _require_same_inputs
 
 
 def look(world, own: list[tuple[tuple[str, ...], ...]], packages: tuple[str | None, ...] = (None, None)):
-    shards = [(Mixture((SimpleNamespace(folder=Path(name)),)), None) for name in ("data/128", "data/512")]
+    shards = [(Mixture((SimpleNamespace(place=name),)), None) for name in ("data/128", "data/512")]
     config = SimpleNamespace(optimizer=SimpleNamespace(package=packages[world.rank]))
     _require_same_inputs(SimpleNamespace(data_sha256=own[world.rank], shards=shards, config=config), world)
 
