@@ -8,7 +8,7 @@ RECIPE ?= demo
 RUN_DIR ?=
 PART ?=
 FILE ?=
-JOBS ?= 4
+JOBS ?= 3
 export PYTHON TORCH_INDEX
 
 bin := $(VENV)/bin
@@ -30,7 +30,7 @@ $(installed): setup.cfg requirements/cpu.txt requirements/cuda.txt requirements/
 demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean, RECIPE=demo or demo_modern), in runs/demo
 	@VENV=$(VENV) CORPUS=$(CORPUS) RECIPE=$(RECIPE) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
 
-test: $(installed) ## The tests, without a GPU, JOBS=4 files at a time; FILE=megabert/optim/lamb.py for those of one module
+test: $(installed) ## The tests, without a GPU, JOBS=3 files at a time; FILE=megabert/optim/lamb.py for those of one module
 	@tests="$(if $(FILE),$$($(bin)/python tests/support/find_tests.py $(FILE)))" && \
 	  $(bin)/python -m pytest $(if $(FILE),$$tests,-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 
