@@ -38,8 +38,8 @@ def may_be_misread(text: str) -> bool:
 def repair(text: str) -> str | None:
     """Undo mojibake: UTF-8 that was decoded as a single-byte code page.
 
-    The text is encoded in the code page again, and the bytes are decoded as UTF-8. That is kept only where it works for
-    every character, and where something speaks for a wrong decoding; nothing is guessed.
+    The text is encoded in the code page again, and the bytes are decoded as UTF-8. That is kept only if it works for
+    every character and something speaks for a wrong decoding; nothing is guessed.
 
     Args:
         text: A paragraph.
@@ -66,7 +66,7 @@ def repair(text: str) -> str | None:
 
 
 def _without_capitals(text: str, letters: int) -> str:
-    """Return a text without the words in capitals, of so many letters or more, that are sound before a mark."""
+    """Return a text without words in capitals, of this number of letters or more, that are sound before a mark."""
     return CAPITALS.sub(lambda m: " " if len(m[1]) >= letters and m[1].isupper() else m[0], text)
 
 

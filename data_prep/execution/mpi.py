@@ -43,7 +43,7 @@ class MpiExecutor(Executor):
         self._own_task: Future | None = None
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield results as they finish. Each rank has a batch of tasks at a time, and as many wait at rank 0."""
+        """Yield results as they finish. Each rank has one batch of tasks, and a second one waits for it at rank 0."""
         batches, unit_s = [], float("inf")
 
         def plan() -> Iterator[range]:

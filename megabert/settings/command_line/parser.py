@@ -158,7 +158,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--config", type=Path, action="extend", nargs="+", default=[], metavar="FILE", help=text)
 
     def add_rule(self, flag: str, *, needs: Sequence[str] = (), excludes: Sequence[str] = ()) -> None:
-        """Refuse a flag where it would have no effect.
+        """Refuse a flag that would have no effect.
 
         Args:
             flag: The flag, as it is typed.

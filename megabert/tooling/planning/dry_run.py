@@ -29,7 +29,7 @@ class DryRun(NamedTuple):
     world_size: int
     device: torch.device
     gpu: Gpu | None
-    """GPU of the run if it is known: the one that was asked for, or this machine's."""
+    """GPU of the run if it is known: the GPU that was asked for, or this machine's."""
     parameters: int
 
     @property
