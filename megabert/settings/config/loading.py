@@ -27,8 +27,10 @@ TILED_SIZES = (
 )
 """Fields of the model that are the recipe's where the weights are tiled; all others come from their source."""
 _ALTERNATIVES = (
-    *(("steps", "tokens"), ("batch_warmup_steps", "batch_warmup_tokens")),
-    *(("path", "sources"), ("mixture", "temperature")),
+    ("steps", "tokens"),
+    ("batch_warmup_steps", "batch_warmup_tokens"),
+    ("path", "sources"),
+    ("mixture", "temperature"),
 )
 OVERRIDES = {"decay_power": "decay", **dict(_ALTERNATIVES), **{other: name for name, other in _ALTERNATIVES}}
 """Fields of a phase or of the data that a layer takes from the layers before it by naming the other one with another

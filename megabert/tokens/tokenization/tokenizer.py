@@ -1,4 +1,7 @@
-"""The tokenizer that the rest of the package sees: text in, numpy ids out, no special pieces added or recognised."""
+"""The tokenizer that the rest of the package sees: text in, numpy ids out, no special pieces added or recognised.
+
+It is long because one class answers all that other rooms ask of a tokenizer; the work is in the files next to it.
+"""
 
 import hashlib
 import json
