@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The whole chain, each job after the one before it: prepare -> pretrain -> finetune. Run on a login node:
-#   FINETUNE_DATA=data/glue bash slurm/submit_all.sh [FLAGS of megabert pretrain]
+#   INPUT='texts/*.txt' FINETUNE_DATA=data/glue bash slurm/submit_all.sh [FLAGS of megabert pretrain]
 #
-# Settings of the single scripts are passed on by their names (DATA, RUN_DIR, VENV, CONTAINER, ...). Shards are built
-# for RECIPE (DATA_FLAGS and CONFIG override it); existing ones are not built again. Without FINETUNE_DATA there is no fine-tuning.
+# Settings of the single scripts are passed on by their names (INPUT, DATA, RUN_DIR, VENV, CONTAINER, ...). Shards are built
+# for RECIPE (DATA_FLAGS and CONFIG override it); existing ones are not built again. The first job is checked before it is
+# submitted. Without FINETUNE_DATA there is no fine-tuning.
 set -euo pipefail
 
 RECIPE=${RECIPE:-bert_large}          # what is pre-trained; a smaller one needs fewer nodes: PRETRAIN_OPTIONS=--nodes=2
@@ -23,15 +24,18 @@ name=${RECIPE##*/} # a recipe may be a file
 # submit OPTIONS... SCRIPT FLAGS...: print the job's number. Where a job of the chain fails, those after it are cancelled instead of waiting forever.
 submit() { sbatch --parsable --kill-on-invalid-dep=yes "$@" | cut -d';' -f1; }
 
+# check_first OPTIONS SCRIPT FLAGS...: inside an interactive job (salloc) a script would not check, but work.
+check_first() { env -u SLURM_JOB_ID -u SLURM_SUBMIT_DIR SUBMIT_OPTIONS="$1" OUTPUT="$DATA" bash "${@:2}"; }
+
 after=()
 if [ ! -d "$DATA/instances" ]; then
+  check_first "$PREPARE_OPTIONS" slurm/prepare_data.sh --for "$RECIPE"
   # shellcheck disable=SC2086  # several options in one variable
   prepared=$(OUTPUT=$DATA submit $PREPARE_OPTIONS slurm/prepare_data.sh --for "$RECIPE")
   echo "prepare   $prepared"
   after=(--dependency="afterok:$prepared")
 else
-  # Inside an interactive job (salloc) it would not check, but train.
-  env -u SLURM_JOB_ID -u SLURM_SUBMIT_DIR SUBMIT_OPTIONS="$PRETRAIN_OPTIONS" bash "$script" "$@"
+  check_first "$PRETRAIN_OPTIONS" "$script" "$@"
 fi
 # shellcheck disable=SC2086
 pretrained=$(submit --job-name="$(tr _ - <<<"${name%.yaml}")" $PRETRAIN_OPTIONS "${after[@]}" "$script" "$@")

@@ -34,7 +34,7 @@ from megabert.settings.config.run import RunConfig
 from megabert.tooling.measurements.measured import read_measured
 
 IDLE = (
-    *("name", "seed", "z_loss", "fork", "init_from", "init_tiling", "init_vocabulary"),
+    *("name", "seed", "fork", "init_from", "init_tiling", "init_vocabulary"),
     *("logging", "watchdog", "rollback", "ops", "validation"),
 )
 """Fields of a run that have no effect on its needs."""

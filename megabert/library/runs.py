@@ -181,7 +181,7 @@ def evaluate(
         task: ``mlm``, or the task of a folder that does not say it.
         checkpoint: For ``mlm``: the checkpoint of a run folder.
         device: Where it runs; ``auto`` takes a GPU if there is one.
-        settings: Fields of `megabert evaluate --print-config`, such as ``text_column="body"``.
+        settings: Fields of `megabert evaluate --help-all` on which scoring depends, such as ``text_column="body"``.
 
     Raises:
         ConfigError: The task, the model or a setting is wrong.

@@ -144,6 +144,9 @@ def describe_choices(
         model: The model, whose attention is BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
             (``windowed``).
         precision: The precision, not ``auto``.
+
+    Raises:
+        KernelError: A backend that was asked for by name cannot run here.
     """
     # As in `rotary_attention`: varlen takes 16 bits and drops no probabilities.
     fits_varlen = precision != "fp32" and model.attention_probs_dropout_prob == 0
@@ -151,9 +154,11 @@ def describe_choices(
     for setting, name in requested.items():
         if setting == "lamb" and not has_lamb:
             continue
+        op = ATTENTION_OPS[model.attention_kind] if setting == "attention" else setting
         if name == "auto":
-            op = ATTENTION_OPS[model.attention_kind] if setting == "attention" else setting
             name = next(name for name in usable_backends(op, device) if name != "varlen" or fits_varlen)
+        else:
+            choose(op, name, device)
         chosen.setdefault(name, []).append(setting)
     return f"ops on {device}: " + "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
 

@@ -98,6 +98,19 @@ def test_dry_run_refuses_a_fork_as_the_run_does(uninterrupted_run, tmp_path, dry
         assert message in dry_run("--fork", fork, run_dir=tmp_path / "run", code=code).err
 
 
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--ops.attention", "triton"), 5, "ops.attention=triton cannot run on cpu"),
+        (("--ops.tile_sizes", "none.json"), 2, "none.json: cannot be read"),
+    ],
+)
+def test_dry_run_refuses_ops_that_cannot_run_here(flags, code, message, dry_run, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert message in dry_run("--device", "cpu", *flags, code=code).err
+    dry_run("--gpu", "h200", *flags)  # the plan for another machine asks nothing of this one
+
+
 def test_dry_run_plans_a_fork_and_a_begun_run_from_their_checkpoint_on(uninterrupted_run, tmp_path, dry_run):
     whole = uninterrupted_run.run_dir
     forked = dry_run("--fork", f"{whole}@9", run_dir=tmp_path / "fork").out

@@ -123,6 +123,15 @@ def test_wrong_kernel_is_named_with_its_error(monkeypatch):
         assert "--ops.bias-gelu" in finding.remedy
 
 
+def test_attention_is_proven_at_the_length_of_each_phase(monkeypatch):
+    proven = []
+    monkeypatch.setattr(proof, "compare", lambda op, backend, shapes, device: proven.append((op, shapes.length)) or [])
+    list(check_problems(narrow(), CPU))
+    assert proven[:5] == [
+        *(("dropout_keys", 512), ("dropout", 512), ("layer_norm", 512), ("attention", 128), ("attention", 512)),
+    ]
+
+
 class WrongRow(str):
     """An op's name, as a comparison that failed."""
 

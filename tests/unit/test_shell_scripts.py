@@ -72,6 +72,15 @@ def test_check_of_the_chain_starts_nothing_inside_an_interactive_job(tmp_path):
     assert not (tmp_path / "called").exists(), "neither srun nor scontrol"
 
 
+@pytest.mark.parametrize(("settings", "code"), [({}, 2), ({"INPUT": "x"}, 0)])
+def test_chain_checks_the_build_before_it_submits_any_job(tmp_path, settings, code):
+    stubs, data = {"megabert-data": 'echo "$@"'}, str(tmp_path / "data")
+    done = run_with_stubs(tmp_path, "slurm/submit_all.sh", stubs=stubs, DATA=data, CHECK="", **settings)
+    assert done.returncode == code, done.stderr
+    assert ("prepare   7\n" in done.stdout, "pretrain  7\n" in done.stdout) == (not code, not code)
+    assert ("neither INPUT nor CONFIG is set" in done.stderr) == bool(code)
+
+
 def test_check_names_the_build_that_the_recipe_accepts(tmp_path):
     settings = {"RECIPE": "roberta_base", "DATA": str(tmp_path / "nowhere"), "CHECK": "yes"}
     done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", **settings)

@@ -41,8 +41,8 @@ class FinetuneConfig:
     max_eval_examples: fields.CountOrNone = 0
     """Evaluate on a fixed random subset of this size; 0 takes all."""
     max_seq_length: fields.SequenceLength | Literal["auto"] = "auto"
-    """Longest sequence in tokens; auto means 384 for spans and 128 otherwise, at most the number of the model's
-    positions."""
+    """Longest sequence in tokens; auto means 384 for spans and 128 otherwise, at most the length that the model
+    was trained on, as far as it states that, and its positions."""
     doc_stride: Annotated[int, Field(ge=1, le=1 << 20)] = 128
     """Spans only: tokens from the start of one window of a long context to the next."""
     max_query_length: Annotated[int, Field(ge=1, le=1 << 20)] = 64

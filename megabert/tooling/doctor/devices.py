@@ -55,7 +55,7 @@ def check_ops(device: str) -> list[Finding]:
     chosen: dict[tuple[str, str], list[str]] = {}
     for op, table in BACKENDS.items():
         chosen.setdefault(explain(table, device), []).append(op)
-    remedy = "Without Triton a GPU trains slowly: pip install triton"
+    remedy = "Without Triton a GPU trains slowly. It comes with CUDA builds of torch, and needs gcc and python3-dev."
     return [
         verdict_on("ops", (device, name) != ("cuda", "torch"), f"{', '.join(ops)}: {name} on {device} ({why})", remedy)
         for (name, why), ops in chosen.items()

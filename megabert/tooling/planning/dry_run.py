@@ -12,6 +12,8 @@ from megabert.engine.engine import refuse_precision
 from megabert.foundation.errors import ConfigError
 from megabert.models.build import InitialWeights
 from megabert.observability.flops import Gpu, gpu_by_name, gpu_of_device, require_peak
+from megabert.ops.backend import describe_choices
+from megabert.ops.triton_support.tuned_tiles import read_tiles
 from megabert.settings.config.run import RunConfig
 from megabert.tooling.planning import memory
 from megabert.tooling.planning.memory import count_parameters
@@ -73,7 +75,8 @@ def open_dry_run(
         device: "cuda" or "cpu"; None takes a GPU if this machine has one.
 
     Raises:
-        ConfigError, DataError, CheckpointError: Whatever ``pretrain`` would refuse, except for damaged bytes in shards.
+        ConfigError, DataError, CheckpointError, KernelError: Whatever ``pretrain`` would refuse, except for damaged
+            bytes in shards, kernels that differ from their definition, and a run folder that is in use.
     """
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not (gpu or has_gpu):
@@ -91,6 +94,8 @@ def open_dry_run(
         require_peak(config.precision, kind)
     inputs = open_inputs(config, run_dir, device=target, initial=initial)
     claim_run_folder(run_dir, inputs.config)
+    if gpu is None:
+        _refuse_ops(inputs.config, target)
     return DryRun(
         inputs=inputs,
         state=_state(inputs, run_dir),
@@ -99,6 +104,14 @@ def open_dry_run(
         gpu=kind,
         parameters=count_parameters(inputs.config.model, inputs.objective),
     )
+
+
+def _refuse_ops(config: RunConfig, device: torch.device) -> None:
+    """Refuse backends that cannot run on a device, and a file of tile sizes that is not for it."""
+    model, precision, has_lamb = config.model, config.precision, config.optimizer.has_lamb_passes
+    describe_choices(config.ops.backends, device.type, has_lamb=has_lamb, model=model, precision=precision)
+    if config.ops.tile_sizes is not None:
+        read_tiles(Path(config.ops.tile_sizes), device)
 
 
 def _state(inputs: RunInputs, run_dir: Path) -> TrainerState:

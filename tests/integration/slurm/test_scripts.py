@@ -127,7 +127,9 @@ def test_chain_leaves_out_what_is_done(job):
 
 
 def test_chain_trains_after_the_data_are_there(job, tmp_path):
-    (_, prepared), (_, job.number) = submit_chain(job, DATA=str(tmp_path / "new"), INPUT="texts/*.txt")
+    (tmp_path / "text.txt").write_text("\n\n".join(f"Text {number} begins. It is short." for number in range(9)))
+    settings = {"DATA": str(tmp_path / "new"), "INPUT": str(tmp_path / "*.txt")}
+    (_, prepared), (_, job.number) = submit_chain(job, **settings)
     try:
         assert job.shown("Dependency").startswith(f"afterok:{prepared}")
         assert "prepare_data.sh --for bert_base" in job.ask("scontrol", "show", "job", prepared)

@@ -100,9 +100,9 @@ def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
 
 
 def test_choices_are_one_line():
-    requested = {"attention": "auto", "layer_norm": "apex", "lamb": "auto"}
+    requested = {"attention": "auto", "layer_norm": "torch", "lamb": "auto"}
     line = describe_choices(requested, "cpu", has_lamb=True, model=ModelConfig(), precision="fp32")
-    assert line == "ops on cpu: torch (attention, lamb); apex (layer_norm)"
+    assert line == "ops on cpu: torch (attention, layer_norm, lamb)"
 
 
 def test_choices_are_those_of_what_runs(monkeypatch):

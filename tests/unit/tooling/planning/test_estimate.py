@@ -176,6 +176,14 @@ def test_json_has_the_same_figures(megabert):
     assert report["steps_that_fit"][0] < 7038
 
 
+def test_z_loss_by_a_flag_takes_its_pass_over_the_logits(megabert):
+    plain, more = (
+        json.loads(megabert("estimate", "--json", *flags).out)["memory_gib"]["1"]["8192"]
+        for flags in ((), ("--z_loss", "1e-4"))
+    )
+    assert more > plain + 0.1
+
+
 def test_electra_counts_its_generator():
     config = load_run_config("electra_small")
     cluster = Cluster(gpu=GPUS["a100"], nodes=1, gpus_per_node=1)
