@@ -173,9 +173,14 @@ class Trainer:
     def save(self) -> None:
         """Begin to write a checkpoint of the current step; it is on the disk once ``settle`` returns."""
         with self._meter.timing("pause"):
-            if self._writer is not None:
-                self._writer.flush()
+            self._sync_metrics()
             self.state = self._checkpoints.save(self.state)
+
+    def _sync_metrics(self) -> None:
+        """Bring the rows to the disk before a checkpoint, which may not be ahead of them, within the same limit."""
+        self._watchdog.expect("writing a checkpoint")
+        if self._writer is not None:
+            self._writer.flush()
 
     def _report_checkpoints(self) -> None:
         """Call the user's function for the checkpoints that have been completed by now."""
@@ -215,8 +220,7 @@ class Trainer:
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
         signals = [f"{name} on rank {rank}" for rank, name in enumerate(self.world.gather(self._stop.received)) if name]
-        if self._writer is not None:
-            self._writer.flush()
+        self._sync_metrics()
         self.state = self._checkpoints.settle(self.state)
         self._report_checkpoints()
         if self.world.is_main:

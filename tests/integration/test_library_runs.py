@@ -15,7 +15,9 @@ from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs, finished
 
 from megabert import library
+from megabert.observability.metrics import MetricWriter
 from megabert.tokens.shards.shard_set import ShardSet
+from megabert.training.recovery.watchdog import Watchdog
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -60,6 +62,16 @@ def test_functions_of_a_run_in_a_thread_get_every_row_score_and_checkpoint(shard
     for name, metric in (("step", "train/loss"), ("validation", "eval/mlm_loss")):
         assert got[name] == list(zip(*(values.tolist() for values in run.metric(metric)), strict=True))
     assert got["checkpoint"] == [(step, True) for step in (0, 3, 6, 8, 9, 12, 13)]
+
+
+def test_a_sync_of_metrics_has_the_limit_of_a_checkpoint(shards, tmp_path, monkeypatch):
+    limits: list[tuple] = []
+    synced: list[tuple] = []
+    expect, flush = Watchdog.expect, MetricWriter.flush
+    monkeypatch.setattr(Watchdog, "expect", lambda *words: (limits.append(words[1:]), expect(*words)))
+    monkeypatch.setattr(MetricWriter, "flush", lambda writer: (synced.append(limits[-1]), flush(writer)))
+    train(tmp_path / "run", shards)
+    assert set(synced) == {("writing a checkpoint",)}
 
 
 def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(first_run, shards, tmp_path):
