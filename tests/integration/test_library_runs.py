@@ -64,13 +64,14 @@ def test_functions_of_a_run_in_a_thread_get_every_row_score_and_checkpoint(shard
     assert got["checkpoint"] == [(step, True) for step in (0, 3, 6, 8, 9, 12, 13)]
 
 
-def test_a_sync_of_metrics_has_the_limit_of_a_checkpoint(shards, tmp_path, monkeypatch):
+def test_functions_and_a_sync_of_metrics_have_the_limit_of_a_checkpoint(shards, tmp_path, monkeypatch):
     limits: list[tuple] = []
     synced: list[tuple] = []
     expect, flush = Watchdog.expect, MetricWriter.flush
     monkeypatch.setattr(Watchdog, "expect", lambda *words: (limits.append(words[1:]), expect(*words)))
     monkeypatch.setattr(MetricWriter, "flush", lambda writer: (synced.append(limits[-1]), flush(writer)))
-    train(tmp_path / "run", shards)
+    train(tmp_path / "run", shards, on_checkpoint=lambda step, folder: None)
+    assert {words[1] for words in limits if words[0] == "making a step"} == {1800.0}
     assert set(synced) == {("writing a checkpoint",)}
 
 
