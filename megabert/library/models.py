@@ -2,6 +2,7 @@
 
 # S tokens of a text, D hidden, E embedding, L layers, N heads
 
+import gc
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -261,7 +262,9 @@ def fine_tune(
     known = find_task(task, config)
     refuse_idle_settings(settings, [known], config, are_folders=Path(data).is_dir())
     with nullcontext() if progress else quiet():
-        return finetune(known, config, Path(output_dir), device=device)
+        summary = finetune(known, config, Path(output_dir), device=device)
+    gc.collect()  # as in `pretrain`
+    return summary
 
 
 @checks_arguments

@@ -1,5 +1,6 @@
 """A pre-training, its run folder, scores and exports, as functions."""
 
+import gc
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -145,6 +146,7 @@ def pretrain(
             initial = initial_weights(config, path)
         if not train(config, path, initial=initial, device=device, stop=stop, callbacks=callbacks):
             raise KeyboardInterrupt(f"{path} is saved; the same call continues it")
+    gc.collect()  # the engine is in reference cycles: its memory is free from here on, also on a GPU
     return load_run(path)
 
 

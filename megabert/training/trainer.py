@@ -69,7 +69,6 @@ class Trainer:
         self.state, self.run_dir, self.world = state, run_dir, world
         self._shards, self._probes, self._budgets = inputs.shards, inputs.probes, state.budgets.tokens
         self._stop, self._watchdog, self._callbacks = stop, watchdog, callbacks
-        SIGNALS.waits_for = watchdog.describe
         self._checkpoints = CheckpointWriter(
             config, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog, state=state
         )
@@ -79,6 +78,7 @@ class Trainer:
         self._writer = self._open_writer()
         self._meter = Meter(config, world)
         self._profiler = StepProfiler(config.logging, run_dir, world.rank)
+        SIGNALS.waits_for = watchdog.describe
 
     def fit(self) -> TrainerState:
         """Train to the end of the last phase, or until a signal, and return the state, which is saved."""
@@ -101,6 +101,7 @@ class Trainer:
         """Finish the files that are being written, also after an error: the next start and the user depend on them."""
         self._profiler.close(self.state.step)
         self._checkpoints.close()
+        SIGNALS.waits_for = lambda: "the run's last records"  # the watchdog leads to the engine, which would stay alive
         if self._writer is not None:
             self._writer.close()
 

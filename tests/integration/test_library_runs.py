@@ -1,5 +1,6 @@
 """The pipeline from Python: its functions give what the commands give, several times in one process."""
 
+import gc
 import json
 import logging
 import re
@@ -30,15 +31,20 @@ def train(run_dir, shards, **functions):
     return library.pretrain(run_dir=run_dir, device="cpu", **functions, **settings_of(shards))
 
 
+def engines():
+    return [one for one in gc.get_objects() if type(one).__name__ in ("Engine", "DeepSpeedEngine")]
+
+
 @pytest.fixture(scope="module")
 def first_run(shards, tmp_path_factory):
     """A run of this process that nothing interrupts."""
     return train(tmp_path_factory.mktemp("library") / "first", shards)
 
 
-def test_runs_of_one_process_equal_the_command_and_print_nothing(first_run, shards, tmp_path, capfd):
+def test_runs_of_one_process_equal_the_command_print_nothing_and_leave_no_engine(first_run, shards, tmp_path, capfd):
     capfd.readouterr()
     second = train(tmp_path / "second", shards)
+    assert engines() == []
     command = finished(tmp_path / "command", shards)
     for run in (first_run, second):
         steps, losses = run.metric("train/loss")
@@ -166,7 +172,7 @@ def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_r
     settings = {"epochs": 2, "learning_rate": 1e-3, "device": "cpu"}
     capfd.readouterr()
     summary = library.fine_tune("classification", model=model, data=tmp_path, output_dir=tmp_path / "ours", **settings)
-    assert capfd.readouterr() == ("", "")
+    assert (capfd.readouterr(), engines()) == (("", ""), [])
     theirs, ours = (files_of(folder / "seed_42") for folder in (out, tmp_path / "ours"))
     names = [name for name in theirs if not name.startswith("tb/") and name != "result.json"]
     assert {"model/model.safetensors", "metrics.jsonl", "predictions_dev.jsonl"} <= set(names)
