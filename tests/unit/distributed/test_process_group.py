@@ -3,7 +3,10 @@
 import os
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from megabert.distributed import process_group
 from megabert.distributed.process_group import PRODUCT_CACHES, PRODUCTS_KEPT, _device, distributed_world
 from megabert.foundation.errors import ConfigError
 
@@ -19,6 +22,21 @@ def test_start_tries_no_compiler_for_deepspeeds_ops(monkeypatch):
     monkeypatch.setattr(deepspeed.ops, "_probe_compatible_ops", try_compilers)
     with distributed_world("cpu") as world:
         assert world.gather("here") == ["here"]
+
+
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
+def test_deepspeed_takes_the_device_of_each_run_anew(monkeypatch, devices):
+    """Nothing is put on the device: this machine may have no GPU, so the groups are gloo's."""
+    monkeypatch.setenv("DS_ACCELERATOR", "xpu")
+    init = dist.init_process_group
+    monkeypatch.setattr(dist, "init_process_group", lambda _, device_id, **words: init("gloo", **words))
+    for name in devices:
+        monkeypatch.setattr(process_group, "_device", lambda *_, device=torch.device(name, 0): device)
+        with distributed_world():
+            from deepspeed.accelerator import get_accelerator
+
+            assert get_accelerator().device_name() == name
+    assert os.environ["DS_ACCELERATOR"] == "xpu"
 
 
 def test_few_products_are_kept_on_a_cpu_unless_more_are_asked_for(monkeypatch):
