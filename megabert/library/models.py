@@ -4,7 +4,6 @@
 
 import gc
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -261,7 +260,7 @@ def fine_tune(
     require_recorded(Path(output_dir) / SETTINGS_NAME, "package")
     known = find_task(task, config)
     refuse_idle_settings(settings, [known], config, are_folders=Path(data).is_dir())
-    with nullcontext() if progress else quiet():
+    with quiet(unless=progress):
         summary = finetune(known, config, Path(output_dir), device=device)
     gc.collect()  # as in `pretrain`
     return summary

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -140,7 +139,7 @@ def pretrain(
     """
     path = Path(run_dir)
     callbacks = Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint)
-    with nullcontext() if progress else quiet(), CtrlC() as stop:
+    with quiet(unless=progress), CtrlC() as stop:
         with before_ranks_meet():
             config = resolve_run(path, None if recipe is None else str(recipe), nest(settings))
             initial = initial_weights(config, path)

@@ -42,6 +42,8 @@ def first_run(shards, tmp_path_factory):
 
 
 def test_runs_of_one_process_equal_the_command_print_nothing_and_leave_no_engine(first_run, shards, tmp_path, capfd):
+    log = logging.getLogger("megabert")
+    before = (log.level, log.propagate, log.handlers[:])
     capfd.readouterr()
     second = train(tmp_path / "second", shards)
     assert engines() == []
@@ -53,7 +55,7 @@ def test_runs_of_one_process_equal_the_command_print_nothing_and_leave_no_engine
         assert_equal_runs(Run(run.folder, shards), command)
     assert library.load_run(command.run_dir).table() == command.rows()
     assert capfd.readouterr() == ("", "")
-    assert [type(handler) for handler in logging.getLogger("megabert").handlers] == [logging.NullHandler]
+    assert (log.level, log.propagate, log.handlers) == before
 
 
 def test_functions_of_a_run_in_a_thread_get_every_row_score_and_checkpoint(shards, tmp_path):
