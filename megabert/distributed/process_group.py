@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import logging
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -195,8 +196,16 @@ def distributed_world(
 
 @contextlib.contextmanager
 def _callers_settings() -> Iterator[None]:
-    """Give a program that trains by the library its variables of the environment back."""
-    with contextlib.ExitStack() as kept:
+    """Give a program that trains by the library its settings of torch, threads and the environment back."""
+    cuda, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    settings = [(threading, "excepthook"), (cuda, "fp32_precision"), (cpu, "fp32_precision")]
+    settings += [(cuda, f"allow_{dtype}_reduced_precision_reduction") for dtype in ("bf16", "fp16")]
+    with contextlib.ExitStack() as kept:  # sets the last one first
+        kept.callback(torch.set_num_threads, torch.get_num_threads())
+        for owner, name in settings:
+            kept.callback(setattr, owner, name, getattr(owner, name))
+        with contextlib.suppress(RuntimeError):  # the caller has set the precision of one device alone
+            kept.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         for name in ("DS_ACCELERATOR", *PRODUCT_CACHES):
             kept.callback(_set_variable, name, os.environ.get(name))
         yield
