@@ -197,7 +197,8 @@ def distributed_world(
 @contextlib.contextmanager
 def _callers_settings() -> Iterator[None]:
     """Give a program that trains by the library its settings of torch, threads and the environment back."""
-    cuda, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    backends: Any = torch.backends
+    cuda, cpu = backends.cuda.matmul, backends.mkldnn.matmul
     settings = [(threading, "excepthook"), (cuda, "fp32_precision"), (cpu, "fp32_precision")]
     settings += [(cuda, f"allow_{dtype}_reduced_precision_reduction") for dtype in ("bf16", "fp16")]
     with contextlib.ExitStack() as kept:  # sets the last one first
