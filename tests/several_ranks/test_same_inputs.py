@@ -8,7 +8,6 @@ from several_ranks.worker_group import WorkerError
 from megabert.data.mixture import Mixture
 from megabert.training.pretrain import _require_same_inputs
 
-
 SAME = (None, None)
 
 
