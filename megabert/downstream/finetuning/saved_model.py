@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from megabert.downstream.export.config_json import read_object
+from megabert.downstream.export.config_json import read_object, stated_length
 from megabert.downstream.export.export_folder import open_export
 from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_model_files
 from megabert.downstream.export.model_card import ModelCard, facts_of
@@ -18,8 +18,8 @@ from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
-from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, read_examples, subset
-from megabert.downstream.finetuning.task_kinds import kind_of_task
+from megabert.downstream.finetuning.setup import USUAL_LENGTHS, Prepared, bind_kind, find_file, read_examples, subset
+from megabert.downstream.finetuning.task_kinds import TaskKind, kind_of_task
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
 from megabert.downstream.finetuning.trainer import EvaluationSet, TrainingSummary, evaluate
 from megabert.foundation.errors import CheckpointError, ConfigError
@@ -149,6 +149,18 @@ class SavedModel(NamedTuple):
     """The encoder's parameters, by our names."""
     head: dict[str, Tensor]
     """All other parameters of the folder, by their names there."""
+
+    def bind_kind(self, task: Task, config: FinetuneConfig, labels: tuple[str, ...]) -> TaskKind:
+        """Return the task's kind, bound to this model, which reads whole texts if no length was recorded.
+
+        Raises:
+            ConfigError, DataError: A stated length or the tokenizer does not fit the model.
+        """
+        positions = self.model.max_position_embeddings
+        longest = stated_length(self.folder, positions) or positions
+        if config.max_seq_length == "auto":  # spans read a long text in windows
+            config = replace(config, max_seq_length=min(longest, USUAL_LENGTHS.get(task.kind, longest)))
+        return bind_kind(task, config, self.model, load_fitting_tokenizer(self.folder, self.model), labels)
 
     def build_model(self, task: Task, num_outputs: int) -> TaskModel:
         """Return the model in float32 on the CPU, in evaluation mode.
@@ -304,7 +316,7 @@ def rescore(
             folder,
             ", ".join(labels),
         )
-    kind = bind_kind(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
+    kind = saved.bind_kind(task, config, labels)
     torch_device = find_device(device)
     model = saved.build_model(task, kind.num_outputs).to(torch_device)
     # The pass over the examples.
