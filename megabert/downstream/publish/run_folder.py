@@ -26,8 +26,9 @@ from megabert.training.run.folder import checkpoints_dir, read_config, run_sourc
 
 KEPT_FILES = ("README.md", f"{GENERATOR_FOLDER}/README.md", EVAL_RESULTS)
 """Files that are copied when a folder is exported again: weights tell neither of them."""
-KEPT_FIELDS = ("id2label", "label2id", "problem_type", "megabert_task")
-"""Fields of a fine-tuned model's config.json that tell of its head."""
+_HEAD = "id2label label2id num_labels _num_labels problem_type megabert_task"
+KEPT_FIELDS = (*_HEAD.split(), "sentence_transformers", "sbert_ce_default_activation_function", "tokenizer_class")
+"""Fields of config.json that describe a fine-tuned model's head, or choose the tokenizer's class."""
 
 
 def export_run(
