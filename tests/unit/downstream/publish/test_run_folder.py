@@ -64,6 +64,10 @@ def test_the_longest_trained_length_is_stated_everywhere(write_step, tmp_path):
     export_run(run_dir, tmp_path / "continued", forms=Forms(vectors="mean"))  # its first weights may know them all
     for name, field in stated:
         assert json.loads((tmp_path / f"continued/{name}.json").read_text())[field] == positions
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": str(tmp_path / "out")}))
+    export_run(run_dir, tmp_path / "known", forms=Forms(vectors="mean"))  # they do not, as their folder states
+    for name, field in stated:
+        assert json.loads((tmp_path / f"known/{name}.json").read_text())[field] == trained
     export_again(tmp_path / "out", tmp_path / "again", Forms(vectors="mean"))
     assert json.loads((tmp_path / "again/sentence_bert_config.json").read_text())["max_seq_length"] == trained
 
