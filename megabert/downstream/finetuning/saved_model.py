@@ -118,6 +118,7 @@ def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> Mod
         checkpoint={"chosen as": f"best on {first}", "step": f"{summary.best_step:,} of {summary.steps:,}"},
         metrics={f"{name}/{metric}": value for name, scores in metrics.items() for metric, value in scores.items()},
         software=describe_environment()["packages"],
+        longest=prepared.longest,
         pipeline=kind.head.pipeline,
         usage=USAGE.format(
             head=kind.head.architecture, architecture=architecture_of(prepared.model.family, kind.head.architecture)

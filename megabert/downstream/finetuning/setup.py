@@ -54,6 +54,8 @@ class Prepared(NamedTuple):
     """SHA-256 of the tokenizer and of every data file."""
     rate: str
     """The learning rate, and its reason."""
+    longest: int | None
+    """Longest length that the result has been trained on; None if the source does not state its own."""
 
     def describe(self) -> str:
         """Return how the files were read, in which order the labels are the outputs of the head, and the rate."""
@@ -99,6 +101,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     if not config.random_weights:  # read now, so that bad ones are refused here, and held until their first use
         weights, held = source.weights, [source.weights.read()]
         source = replace(source, weights=replace(weights, read=lambda: held.pop() if held else weights.read()))
+    before = 0 if config.random_weights else source.trained_length()  # a run may delete its checkpoint later
     return Prepared(
         source=source,
         model=replace(
@@ -116,6 +119,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             **{f"evaluation file {path.name}": sha256_file(path) for path in evaluation_paths},
         },
         rate=rate,
+        longest=None if before is None else max(before, kind.max_seq_length),
     )
 
 
