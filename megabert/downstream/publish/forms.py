@@ -126,9 +126,10 @@ def _refuse_other_vectors(source: Path, form: VectorForm, kind: VectorKind, *, h
         )
     # Vectors of tokens are scaled to length 1 in the ONNX form as well.
     lacking = ("Dense",) if kind == "colbert" else ("Dense", "Normalize")
-    extra = [module.name for module in form.modules if module.name in lacking]
+    extra = [f"the module {module.name}" for module in form.modules if module.name in lacking]
+    extra += ["truncate_dim"] * (form.truncate_dim is not None)
     if has_onnx and extra:
-        raise ConfigError(f"{source}: the ONNX form would lack the module {extra[0]}. Export without --onnx.")
+        raise ConfigError(f"{source}: the ONNX form would lack {extra[0]}. Export without --onnx.")
 
 
 class _Module(NamedTuple):

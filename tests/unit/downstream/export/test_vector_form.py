@@ -76,9 +76,10 @@ def embedded(folder, *flags):
     return np.load(folder.parent / "x.npy")
 
 
+@pytest.mark.parametrize("kept", [None, 2, 99])
 @pytest.mark.parametrize(("family", "layout"), [*(("bert", name) for name in LAYOUTS), ("roberta", "weighted")])
-def test_modules_are_applied(family, layout, encoders, tmp_path):
-    expected = save(encoders[family], tmp_path / "model", *LAYOUTS[layout])
+def test_modules_are_applied(family, layout, kept, encoders, tmp_path):
+    expected = save(encoders[family], tmp_path / "model", *LAYOUTS[layout], truncate_dim=kept)
     vectors = embedded(tmp_path / "model")
     assert vectors.shape == expected.shape
     assert np.abs(vectors - expected).max() < TOLERANCE
@@ -152,8 +153,21 @@ def change(folder, name, **fields):
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task='fill-mask'"),
         ("sentence_bert_config.json", {"query_length": 4}, "query_length is no field"),
         *(
-            ("sentence_bert_config.json", {"max_seq_length": n}, "max_seq_length=")
+            (file, {name: n}, f"{name}=")
+            for file, name in (
+                ("sentence_bert_config.json", "max_seq_length"),
+                ("config_sentence_transformers.json", "truncate_dim"),
+            )
             for n in ("16", 0, -1, 7.5, True, [])
+        ),
+        ("config_sentence_transformers.json", {"truncate_dims": 4}, "truncate_dims is no field .* truncate_dim"),
+        *(
+            (
+                "config_sentence_transformers.json",
+                {"default_prompt_name": "ask", "prompts": prompts},
+                "'ask' is no prompt",
+            )
+            for prompts in (None, {"query": ""}, {"ask": 4})
         ),
         ("sentence_bert_config.json", {"do_lower_case": "false"}, "do_lower_case='false'"),
         ("2_Dense/config.json", {"use_residual": 1}, "use_residual=1"),
@@ -205,7 +219,7 @@ def exported(folder, kind, *flags):
 
 @pytest.mark.parametrize("layout", ["cls, Normalize", "mean, Dense, Dense, Normalize"])
 def test_an_export_keeps_the_modules(layout, encoders, tmp_path):
-    expected = save(encoders["bert"], tmp_path / "model", *LAYOUTS[layout])
+    expected = save(encoders["bert"], tmp_path / "model", *LAYOUTS[layout], truncate_dim=2)
     for _ in range(2):  # the second replaces the first
         assert exported(tmp_path / "model", layout.partition(",")[0]) == 0
     again = SentenceTransformer(str(tmp_path / "out"), device="cpu")
@@ -220,15 +234,16 @@ def test_an_export_keeps_the_modules(layout, encoders, tmp_path):
         ("max", ["mean"], r"its modules give max, not mean. Export without --sentence-transformers"),
         ("cls, Normalize", ["mean"], "its modules give cls, not mean. Give --sentence-transformers cls"),
         ("cls, Normalize", ["cls", "--onnx"], "the ONNX form would lack the module Normalize"),
+        ("cls", ["cls", "--onnx"], "the ONNX form would lack truncate_dim"),
     ],
 )
 def test_an_export_of_other_vectors_is_refused(layout, words, message, encoders, tmp_path, capsys):
-    save(encoders["bert"], tmp_path / "model", *LAYOUTS[layout])
+    save(encoders["bert"], tmp_path / "model", *LAYOUTS.get(layout, (layout, [])), truncate_dim=5)
     assert exported(tmp_path / "model", *words) == ConfigError.exit_code
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_every_module_may_lie_in_an_export():
-    for name in MODULES.keys() - {"Transformer"}:
+    for name in MODULES.keys() - {"SentenceTransformer", "Transformer"}:
         assert f"2_{name}/config.json" in EXPORTED
