@@ -23,6 +23,8 @@ from megabert.tokens.tokenization import load_tokenizer
 
 MODULES_FILE, TRANSFORMER_FILE = "modules.json", "sentence_bert_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+"""Families in older names of the encoder's file, in the order in which sentence-transformers looks for them."""
 _IO = ("module_input_name", "module_output_name")
 _MODES = {
     "pooling_mode_cls_token": "cls",
@@ -153,11 +155,12 @@ def read_vector_form(folder: Path) -> VectorForm | None:
     if not _is_listed(folder / MODULES_FILE):
         return None
     modules = _read_modules(folder / MODULES_FILE)
-    own = _read_fields(folder / TRANSFORMER_FILE, "Transformer")
+    path = find_transformer_file(folder)
+    own = _read_fields(path, "Transformer")
     if own["do_lower_case"]:
         upper, lower = load_tokenizer(folder).encode_batch(["A", "a"])
         if upper.tolist() != lower.tolist():
-            raise ConfigError(f"{folder / TRANSFORMER_FILE}: do_lower_case, but the tokenizer keeps case. {_REMEDY}")
+            raise ConfigError(f"{path}: do_lower_case, but the tokenizer keeps case. {_REMEDY}")
     config, settings = read_config_json(folder), _read_fields(folder / PROMPTS_FILE, "SentenceTransformer")
     prompt = _default_prompt(folder / PROMPTS_FILE, settings)
     length = own["max_seq_length"] or stated_length(folder, config.max_position_embeddings)
@@ -178,6 +181,12 @@ def read_vector_form(folder: Path) -> VectorForm | None:
             width = layer.width
     kept = None if modes == ("tokens",) else settings["truncate_dim"]  # a MultiVectorEncoder keeps all
     return VectorForm(modes, layers, int(min(length, 1 << 30)) if length else None, prompt, kept, modules)
+
+
+def find_transformer_file(folder: Path) -> Path:
+    """Return the file with the encoder's settings, which in older folders is named after the family."""
+    paths = [folder / f"sentence_{family}_config.json" for family in _FAMILIES]
+    return next(filter(_is_listed, paths), paths[0])
 
 
 def _read_modules(path: Path) -> tuple[NamedModule, ...]:

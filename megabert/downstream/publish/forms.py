@@ -21,6 +21,7 @@ from megabert.downstream.export.vector_form import (
     PROMPTS_FILE,
     TRANSFORMER_FILE,
     VectorForm,
+    find_transformer_file,
     read_vector_form,
 )
 from megabert.foundation.errors import ConfigError
@@ -189,7 +190,7 @@ def _keep_modules(source: Path, folder: Path, form: VectorForm, *, positions: in
     for module in form.modules:
         weights = read_weights(source / module.path) if module.name == "Dense" else {}
         modules.append(_Module(module.name, module.type, _read(source / module.path / "config.json"), weights))
-    transformer = {**_read(source / TRANSFORMER_FILE), "max_seq_length": form.limit(positions)}
+    transformer = {**_read(find_transformer_file(source)), "max_seq_length": form.limit(positions)}
     _write_modules(folder, modules, transformer, _read(source / PROMPTS_FILE))
 
 

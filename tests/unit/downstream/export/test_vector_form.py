@@ -97,6 +97,11 @@ def test_the_longest_text_is_the_folders(encoders, tmp_path, capsys):
     path.write_text(json.dumps({"max_seq_length": 7, "do_lower_case": False}))
     expected = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(LINES)
     assert np.abs(embedded(tmp_path / "model") - expected).max() < TOLERANCE
+    path.rename(path.with_name("sentence_xlm-roberta_config.json"))  # an older name
+    assert np.abs(SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(LINES) - expected).max() == 0
+    assert np.abs(embedded(tmp_path / "model") - expected).max() < TOLERANCE
+    assert exported(tmp_path / "model", "mean") == 0
+    assert json.loads((tmp_path / "out/sentence_bert_config.json").read_text())["max_seq_length"] == 7
 
 
 def test_weights_of_modules_may_be_in_16_bits(encoders, tmp_path):
