@@ -206,6 +206,14 @@ def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
     return tokenizer
 
 
+def reads_segments(model: ModelConfig, tokenizer: Tokenizer) -> bool:
+    """Return whether the second text of a pair has a segment of its own.
+
+    A RoBERTa may have a table of two, but transformers gives all tokens the first if two separators divide the texts.
+    """
+    return model.type_vocab_size > 1 and not (model.family == "roberta" and tokenizer.separators_in_pair > 1)
+
+
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Return the weights of a folder by the names in its files.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from megabert.downstream.export.huggingface import reads_segments
 from megabert.downstream.export.sources import Source, open_source
 from megabert.downstream.finetuning.batches import Features
 from megabert.downstream.finetuning.model import architecture_of
@@ -161,7 +162,8 @@ def bind_kind(
             f"max_seq_length={length} is above the {limit} positions of {config.model}. Set it to {limit} or less."
         )
     kind = kind_of_task(task)
-    return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=model.type_vocab_size > 1)
+    has_segments = reads_segments(model, tokenizer)
+    return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=has_segments)
 
 
 def find_labelled_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple[Path, ...]]:
