@@ -19,6 +19,7 @@ from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
 from megabert.downstream.finetuning.setup import USUAL_LENGTHS, Prepared, bind_kind, find_file, read_examples, subset
+from megabert.downstream.finetuning.tables import as_text
 from megabert.downstream.finetuning.task_kinds import TaskKind, kind_of_task
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
 from megabert.downstream.finetuning.trainer import EvaluationSet, TrainingSummary, evaluate
@@ -246,7 +247,8 @@ def read_saved_model(folder: Path) -> SavedModel:
 
 def _labels(fields: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     """Return the names of a head's outputs, in their order."""
-    names = {int(key): str(name) for key, name in (fields.get("id2label") or {}).items()}
+    stated = (fields.get("id2label") or {}).items()
+    names = {int(key): as_text("None" if name is None else name, f"{path}: id2label") for key, name in stated}
     if sorted(names) != [*range(len(names))]:
         raise ConfigError(f"{path}: id2label names {sorted(names)}. Number its labels from 0 on, without a gap.")
     ids = fields.get("label2id") or {}

@@ -69,6 +69,11 @@ def test_labels_of_ours_may_look_like_names_that_transformers_makes_up(folder):
     assert Classifier(read_saved_model(folder)).labels == ("LABEL_1", "LABEL_0", "LABEL_2")
 
 
+def test_labels_that_are_no_text_are_written_as_in_tables(folder):
+    change(folder, id2label={"0": False, "1": True, "2": 2.0}, label2id={"false": 0, "true": 1, "2": 2})
+    assert Classifier(read_saved_model(folder)).labels == ("false", "true", "2")
+
+
 @pytest.mark.parametrize("seconds", [None, TEXTS])
 def test_arrays_of_texts_are_judged_as_lists_are(folder, seconds):
     classifier = Classifier(read_saved_model(folder))
