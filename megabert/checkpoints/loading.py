@@ -134,7 +134,8 @@ def find_checkpoint(
         raise CheckpointError(f"{folder}: no such checkpoint. There are checkpoints of steps {steps}.")
     problem = format.find_damage(folder)
     if problem is not None:
-        raise CheckpointError(f"{problem}. Checkpoint {which} is damaged: use last, or one of the steps {steps}.")
+        others = [other for other in steps if other != int(step)]
+        raise CheckpointError(f"{problem}. Checkpoint {which} is damaged: use another one, of steps {others}.")
     return folder
 
 
@@ -191,7 +192,7 @@ def _newest_good(checkpoints_dir: Path, steps: list[int], *, falls_back: bool) -
             if problems and not falls_back:
                 raise CheckpointError(
                     f"{'; '.join(problems).rstrip('.')}. The last checkpoint is damaged; take the newest good one with "
-                    f"--checkpoint {step}."
+                    f"--checkpoint {step}, or export it so (megabert export) and name its folder."
                 )
             if problems:
                 logger.warning(

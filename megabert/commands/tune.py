@@ -57,7 +57,7 @@ def run(options: Namespace) -> None:
     models = [model] if model.generator_size is None else [model, model.generator()]
     cases = cases_of(models, lengths, dtype)
     if config.precision == "fp8":
-        cases += [("fp8", shapes) for op, shapes in cases if "gelu" in op]
+        cases += [("fp8_casts", shapes) for op, shapes in cases if "gelu" in op]
     rows = []
     try:
         for found in tune(cases, device, options.save, tokens=options.tokens, minutes=options.minutes):

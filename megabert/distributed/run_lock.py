@@ -107,7 +107,7 @@ class RunLock:
         try:
             work(*arguments)
         except OSError as failure:
-            why = f"cannot be written ({failure.strerror}). Name another --run-dir."
+            why = f"cannot be written ({failure.strerror}). Name another folder."
             raise CheckpointError(f"{self.run_dir}: {why}") from failure
 
     def _take(self, ranks: list[tuple[str, int]]) -> None:
@@ -180,5 +180,5 @@ def _refusal(run_dir: Path, holder: Holder) -> str:
     alive = [str(pid) for host, pid in holder.ranks if host == here and Path(f"/proc/{pid}").exists()]
     ranks = f"; ranks alive here: pids {', '.join(alive)}" if alive else ""
     who = f"host {holder.host}, pid {holder.pid}, since {holder.since}{ranks}"
-    remedy = "Wait until it has ended, end it, or name another --run-dir."
+    remedy = "Wait until it has ended, end it, or name another folder."
     return f"{run_dir}: another run holds this folder: {who}. {remedy}"

@@ -274,7 +274,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
         return precision
     if device.type != "cuda":
         return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def refuse_precision(precision: Precision, device: torch.device, model: ModelConfig | None = None) -> None:

@@ -7,6 +7,7 @@ boundaries; attention needs them, and the packing works out its part once per mi
 # T packed tokens, R tokens that are read, N heads, D hidden, F intermediate, C = 3 * D
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -22,6 +23,7 @@ from megabert.ops.attention.disentangled.api import plan_disentangled_attention
 from megabert.ops.dense import dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, AttentionDropout, Dropout, DropoutStream
 from megabert.ops.sequences import PackedBatch
+from megabert.ops.triton_support.input_checks import WIDEST_HEAD
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig
 
@@ -141,6 +143,8 @@ class BertEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, activation_checkpointing: bool) -> None:
         super().__init__()
+        if ops.attention == "auto" and config.head_width > WIDEST_HEAD:
+            ops = replace(ops, attention="torch")
         self.config = config
         self.ops = ops
         groups = config.num_hidden_groups or config.num_hidden_layers

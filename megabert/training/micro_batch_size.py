@@ -21,6 +21,7 @@ from megabert.observability.logs import logger
 from megabert.ops.backend import disproved
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import MOMENTS
+from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.training.first_budget import first_budget
 from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens
@@ -39,13 +40,14 @@ def choose_micro_batch_tokens(
     if config.micro_batch_tokens != "auto":
         return MicroBatchTokens(tokens=tuple(config.micro_batch_tokens for _ in config.phases))
     # A resumed run keeps its budgets, so that it packs the batches as before; on another machine it searches again.
-    found_for = _case(inputs, world)
+    # Ranks decide alike, though one may have another kind of GPU.
+    found_for = "; ".join(sorted(set(world.gather(_case(inputs, world)))))
     if stored.found_for == found_for and len(stored.tokens) == len(config.phases):
         return stored
     budgets = []
     for (train, _), phase in zip(inputs.shards, config.phases, strict=True):
         data = train.statistics
-        attempt = partial(_try_micro_step, model, inputs, world, data.max_seq_length, phase)
+        attempt = partial(_try_micro_step, model, inputs, world, data, phase)
         share = phase.global_batch_size * data.tokens // (data.rows * world.size)
         budgets.append(find_micro_batch_tokens(attempt, share=share, floor=data.max_seq_length, world=world))
     return MicroBatchTokens(tokens=tuple(budgets), found_for=found_for)
@@ -56,8 +58,8 @@ def _case(inputs: RunInputs, world: World) -> str:
     config = inputs.config
     phases = zip(inputs.shards, config.phases, strict=True)
     batches = [
-        f"{phase.global_batch_size} x {train.statistics.max_seq_length}"
-        + (f" masked {phase.most_masked}" if phase.most_masked else "")
+        f"{phase.global_batch_size} x {train.statistics.max_seq_length} "
+        f"masked {masked_share(phase, train.statistics):.3f}"
         for (train, _), phase in phases
     ]
     return ", ".join(
@@ -74,6 +76,11 @@ def _case(inputs: RunInputs, world: World) -> str:
             *batches,
         ]
     )
+
+
+def masked_share(phase: PhaseConfig, data: InstanceStatistics) -> float:
+    """Return the share of tokens that is predicted at most: the phase's own masks, or the static ones of its shards."""
+    return phase.most_masked or data.masked_tokens / data.tokens
 
 
 def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor: int, world: World) -> int:
@@ -115,7 +122,12 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
 
 
 def _try_micro_step(
-    model: PretrainingModel, inputs: RunInputs, world: World, longest: int, phase: PhaseConfig, tokens: int
+    model: PretrainingModel,
+    inputs: RunInputs,
+    world: World,
+    data: InstanceStatistics,
+    phase: PhaseConfig,
+    tokens: int,
 ) -> None:
     """Run forward and backward as a training step would; raises ``torch.OutOfMemoryError`` on a GPU that is too small.
 
@@ -133,7 +145,8 @@ def _try_micro_step(
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])
     trial.begin_phase(phase)
-    batch = probe_batch(tokens=tokens, length=longest, masked_share=phase.most_masked).to(world.device)
+    share = masked_share(phase, data)
+    batch = probe_batch(tokens=tokens, length=data.max_seq_length, masked_share=share).to(world.device)
     output = trial(batch)
     weighted_loss(output, trial.terms, counts=counts_of(batch), world_size=1).backward()
     del trial, output, ballast  # before the next try asks for memory

@@ -152,10 +152,14 @@ def _run(
 
 
 def _require_same_inputs(inputs: RunInputs, world: World) -> None:
-    """Refuse ranks that see different shards or packages: a node may have a copy of its own."""
-    if len(packages := sorted({str(name) for name in world.gather(inputs.config.optimizer.package)})) > 1:
-        text = f"optimizer.package: nodes have {' and '.join(packages)}. Install one version on all of them."
-        raise_everywhere(world, ConfigError(text))
+    """Refuse ranks that see different shards or packages, or GPUs of different kinds: a node may have its own."""
+    config = inputs.config
+    for name, own, remedy in (
+        ("optimizer.package", config.optimizer.package, "Install one version on all of them"),
+        ("precision", config.precision, "Name one that all of their GPUs have: --precision fp16"),
+    ):
+        if len(found := sorted({str(value) for value in world.gather(own)})) > 1:
+            raise_everywhere(world, ConfigError(f"{name}: nodes have {' and '.join(found)}. {remedy}."))
     seen = world.gather(inputs.data_sha256)
     rank = next((rank for rank, own in enumerate(seen) if own != seen[0]), None)
     if rank is not None:

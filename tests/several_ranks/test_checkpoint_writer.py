@@ -177,6 +177,17 @@ def test_best_that_could_not_be_written_leaves_the_one_before(writer, folder, mo
     assert find_checkpoint(folder, "best").name == "step_00000010"
 
 
+def test_best_that_is_written_at_the_second_try_stays_the_best(writer, folder, monkeypatch):
+    writer.save(at(10, 10, 2.0))
+    writer.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_writer, "write_snapshot", refuse)
+        writer.save(at(20, 20, 1.0))
+        writer.wait()
+    assert writer.settle(at(20, 20, 1.0)) == at(20, 20, 1.0)
+    assert find_checkpoint(folder, "best").name == "step_00000020"
+
+
 def test_end_that_cannot_be_written_is_an_error(writer, monkeypatch):
     monkeypatch.setattr(checkpoint_writer, "write_snapshot", refuse)
     with pytest.raises(CheckpointError, match="full"):

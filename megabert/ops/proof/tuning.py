@@ -199,7 +199,7 @@ def timed_problems(op: str, shapes: Shapes, tokens: int, generator: torch.Genera
     elif op in ("bias_gelu", "gated_gelu"):
         make = problems.bias_gelu_problem if op == "bias_gelu" else problems.gated_gelu_problem
         yield make((tokens, shapes.intermediate), generator, approximate=shapes.is_approximate)
-    elif op == "fp8":
+    elif op == "fp8_casts":
         is_gated = shapes.attention == "windowed"
         shape, form = (tokens, shapes.intermediate * (1 + is_gated)), {"is_approximate": shapes.is_approximate}
         yield problems.gelu_of_product_problem(shape, generator, is_gated=is_gated, **form)

@@ -91,7 +91,8 @@ class CheckpointWriter:
                 )
         failure = self.wait("copying a checkpoint, or waiting for the previous one")
         # If the previous write failed and it was the best checkpoint so far, the state must not name it as the best.
-        if failure is not None and self._begun is not None and state.best_step == self._begun.step:
+        # Unless it is this very step that is written again.
+        if failure is not None and self._begun is not None and state.best_step == self._begun.step != state.step:
             state = replace(state, best_step=self._written.best_step, best_loss=self._written.best_loss)
         snapshot = self._copied(snapshot_of(self._engine, state.step, state.to_dict(), self._world))
         self._begun, self._failure = state, None

@@ -66,7 +66,7 @@ def test_the_tiles_of_casts_are_tuned_in_8_bits_alone(run, tmp_path):
     seen = []
 
     def tune(cases, device, path, **_):
-        seen.append([op for op, _ in cases].count("fp8"))
+        seen.append([op for op, _ in cases].count("fp8_casts"))
         path.write_text("{}")
         return iter(())
 

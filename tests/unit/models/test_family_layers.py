@@ -28,6 +28,14 @@ def config(request) -> ModelConfig:
     return FAMILIES[request.param]
 
 
+def test_heads_wider_than_the_kernels_take_go_to_plain_torch(config):
+    chosen = {
+        width: model_of(replace(config, hidden_size=2 * width, num_attention_heads=2)).bert.encoder.ops.attention
+        for width in (128, 130)
+    }
+    assert chosen == {128: "auto", 130: "torch"}
+
+
 @pytest.mark.parametrize("lengths", [[20, 7], []])
 def test_every_parameter_gets_a_gradient(config, lengths, make_batch):
     parameter_gradients = gradients(model_of(config), make_batch(lengths, vocab_size=70, padding=3))

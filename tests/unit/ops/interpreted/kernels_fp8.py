@@ -4,6 +4,7 @@ Torch rounds for the interpreter (``conftest``); what a card's instruction write
 factors of values are the kernel's own.
 """
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -159,9 +160,12 @@ def test_the_first_run_sees_a_cast_that_differs_and_then_no_kernel_casts(shapes,
     forget_disproved()
 
 
-def test_the_tiles_of_whole_rows_are_tuned(shapes, tmp_path):
-    given = {"tokens": 16, "minutes": 5.0, "time_ms": lambda call: call() or 1.0}
-    tuned = tuning.tune([("fp8", shapes)], torch.device("cpu"), tmp_path / "tiles.json", **given)
+def test_the_tiles_of_whole_rows_are_tuned(shapes, monkeypatch, tmp_path):
+    checked, ever_less = [], itertools.count(-1, -1)
+    monkeypatch.setattr(tuning, "compare", lambda op, *_: checked.append(op) or [])
+    given = {"tokens": 16, "minutes": 5.0, "time_ms": lambda call: call() or 2.0 ** next(ever_less)}
+    tuned = tuning.tune([("fp8_casts", shapes)], torch.device("cpu"), tmp_path / "tiles.json", **given)
     (launch,) = tuned
     assert launch.name == f"gelu_rows {shapes.intermediate}"
     assert {tile[1] for tile in launch.times} == {32}, "a tile has whole rows"
+    assert (launch.best, checked) == (list(launch.times)[-1], ["fp8_casts"]), "by the casts that take this tile"
