@@ -160,9 +160,9 @@ class SavedModel(NamedTuple):
         """
         positions = self.model.max_position_embeddings
         longest = stated_length(self.folder, positions) or positions
-        if config.max_seq_length == "auto":  # spans read a long text in windows
-            config = replace(config, max_seq_length=min(longest, USUAL_LENGTHS.get(task.kind, longest)))
-        return bind_kind(task, config, self.model, load_fitting_tokenizer(self.folder, self.model), labels)
+        usual = min(longest, USUAL_LENGTHS.get(task.kind, longest))  # spans read a long text in windows
+        tokenizer = load_fitting_tokenizer(self.folder, self.model)
+        return bind_kind(task, config, self.model, tokenizer, labels, usual=usual)
 
     def build_model(self, task: Task, num_outputs: int) -> TaskModel:
         """Return the model in float32 on the CPU, in evaluation mode.

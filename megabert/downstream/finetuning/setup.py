@@ -148,14 +148,22 @@ def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> 
 
 
 def bind_kind(
-    task: Task, config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, labels: tuple[str, ...]
+    task: Task,
+    config: FinetuneConfig,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    labels: tuple[str, ...],
+    *,
+    usual: int | None = None,
 ) -> TaskKind:
     """Return the task's kind, bound to settings, labels and a model.
+
+    ``usual`` is the value of ``max_seq_length=auto``; None takes the one for the kind of task.
 
     Raises:
         ConfigError: The model has fewer positions than sequences may have tokens.
     """
-    limit, usual = model.max_position_embeddings, USUAL_LENGTHS.get(task.kind, 128)
+    limit, usual = model.max_position_embeddings, usual or USUAL_LENGTHS.get(task.kind, 128)
     length = min(usual, limit) if config.max_seq_length == "auto" else config.max_seq_length
     if length > limit:
         raise ConfigError(

@@ -76,8 +76,16 @@ def embedded(folder, *flags):
     return np.load(folder.parent / "x.npy")
 
 
-@pytest.mark.parametrize("kept", [None, 2, 99])
-@pytest.mark.parametrize(("family", "layout"), [*(("bert", name) for name in LAYOUTS), ("roberta", "weighted")])
+@pytest.mark.parametrize(
+    ("family", "layout", "kept"),
+    [
+        *(("bert", name, None) for name in LAYOUTS),
+        ("roberta", "weighted", None),
+        ("bert", "cls, Normalize", 2),
+        ("bert", "mean, Dense", 2),
+        ("bert", "two poolings", 99),
+    ],
+)
 def test_modules_are_applied(family, layout, kept, encoders, tmp_path):
     expected = save(encoders[family], tmp_path / "model", *LAYOUTS[layout], truncate_dim=kept)
     vectors = embedded(tmp_path / "model")

@@ -47,7 +47,7 @@ def test_probabilities_are_those_of_transformers(folder, tokenizer_dir, seconds)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("stated", [200, int(1e30)])
+@pytest.mark.parametrize("stated", [6, 200, int(1e30)])
 def test_long_texts_are_cut_as_transformers_cuts_them(stated, model_dir, tokenizer_dir, tmp_path):
     labels = {"id2label": NAMES, "label2id": {name: index for index, name in NAMES.items()}}
     config = transformers.AutoConfig.from_pretrained(
