@@ -1,7 +1,7 @@
 """Flags that set fields of a configuration: ``--section.field VALUE``, by the type of the field.
 
 The table of fields comes from the configuration's dataclass, so a flag cannot differ from its field in name, type,
-choices or default. Hyphens and underscores are both read, in every part of the path.
+choices or default. Hyphens and underscores are both read, in every part of the path but the name of a source.
 """
 
 import re
@@ -17,6 +17,8 @@ from megabert.settings.config.yaml_text import parse_yaml
 
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off")
+_SOURCES = ("data.sources", "phases.N.mixture")
+"""Fields whose keys are names of sources, in which a hyphen is not an underscore."""
 _NULLS = ("null", "Null", "NULL", "~")
 
 
@@ -47,7 +49,9 @@ def take_flag(
     """
     word = words.popleft()
     name, equals, text = word[2:].partition("=")
-    path = name.replace("-", "_")
+    section, dot, key = name.rpartition(".")
+    section = section.replace("-", "_")
+    path = section + dot + (key if pattern_of(section) in _SOURCES else key.replace("-", "_"))
     row = fields.get(pattern_of(path))
     # --no-NAME and --NAME alone set a field that is true or false; a word that is no truth value is not its value.
     negated = fields.get(pattern_of(path.removeprefix("no_")))

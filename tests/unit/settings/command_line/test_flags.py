@@ -26,6 +26,15 @@ def test_hyphens_and_underscores_are_both_read(flag, form):
     assert read(RunConfig, *form.format(flag).split()) == {"optimizer": {"weight_decay": 0.02}}
 
 
+def test_names_of_sources_keep_their_hyphens():
+    words = ["--data.sources.en-us", "no-such_folder", "--phases.0.mixture.en-us=1", "--optimizer.options.a-b=2"]
+    assert read(RunConfig, *words) == {
+        "data": {"sources": {"en-us": "no-such_folder"}},
+        "phases": {"0": {"mixture": {"en-us": 1}}},
+        "optimizer": {"options": {"a_b": 2}},
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
