@@ -58,7 +58,10 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """Compose a mapping; refuse a key that is there twice, of which PyYAML takes the last in silence."""
+        """Compose a mapping whose keys are text: ``no`` may be a language, and ``1.0`` a name.
+
+        A key that is there twice is refused, of which PyYAML takes the last in silence.
+        """
         node = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
         lines: dict[str, int] = {}
         for key, _ in node.value:
@@ -67,6 +70,8 @@ class _Loader(yaml.SafeLoader):
             if key.value in lines:
                 raise _problem(key, f"{key.value} is there twice (also in line {lines[key.value]}); remove one of them")
             lines[key.value] = key.start_mark.line + 1
+            if key.tag != "tag:yaml.org,2002:merge":
+                key.tag = "tag:yaml.org,2002:str"
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
