@@ -48,6 +48,7 @@ class DryRun(NamedTuple):
         """Return the memory of a rank with a token budget."""
         return memory.estimate_memory(
             self.inputs.config,
+            self.inputs.statistics,
             parameters=self.parameters,
             zero_stage=self.inputs.zero_stage,
             world_size=self.world_size,

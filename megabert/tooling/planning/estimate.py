@@ -23,7 +23,7 @@ from megabert.tooling.planning.memory import BUDGETS, Memory, count_parameters, 
 from megabert.training.expected_time import step_flops
 
 MASKED_PER_TOKEN = 20 / 128
-"""Share of predicted positions that is assumed without shards: 20 of 128, as in BERT's own recipe."""
+"""Share of predicted positions that is assumed without shards, unless the recipe states one: BERT's own 20 of 128."""
 FALLBACK_EFFICIENCY = 0.44
 """Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
 MAX_PASSES = 40
@@ -149,7 +149,8 @@ def estimate(
     stage = zero_stage_of(deepspeed_of(config, config.precision))
     parameters = count_parameters(config.model)
     # How it fits: memory by stage and token budget decides the number of micro-steps.
-    memory_of = partial(estimate_memory, config, parameters=parameters, world_size=cluster.world_size)
+    statistics = [_statistics_of(config, *each, instances) for each in zip(config.phases, shards, strict=True)]
+    memory_of = partial(estimate_memory, config, statistics, parameters=parameters, world_size=cluster.world_size)
     longest = max(phase.max_seq_length for phase in config.phases)
     shown = sorted({*BUDGETS, longest, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
     table = {
@@ -158,7 +159,6 @@ def estimate(
     }
     if measured is not None and config.micro_batch_tokens == "auto":
         config = replace(config, micro_batch_tokens=max(phase.tokens for phase in measured.phases))
-    statistics = [_statistics_of(phase, split, instances) for phase, split in zip(config.phases, shards, strict=True)]
     budget = _budget(config, statistics, table[stage], cluster)
     whole = Estimate(
         config=config,
@@ -293,11 +293,14 @@ def _passes_of(
     return None if instances is None else {"": phase.num_instances * (config.shards.dupe_factor or 1) / instances}
 
 
-def _statistics_of(phase: PhaseConfig, shards: Mixture | None, instances: int | None) -> InstanceStatistics:
+def _statistics_of(
+    config: RunConfig, phase: PhaseConfig, shards: Mixture | None, instances: int | None
+) -> InstanceStatistics:
     """Return the totals of a phase's shards. Without shards every sequence is assumed to be full."""
     if shards is not None:
         return shards.statistics_in(phase)
-    rows, length, masked = instances or phase.num_instances, phase.max_seq_length, phase.most_masked or MASKED_PER_TOKEN
+    rows, length = instances or phase.num_instances, phase.max_seq_length
+    masked = phase.most_masked or config.shards.masked_lm_prob or MASKED_PER_TOKEN
     return InstanceStatistics(
         rows=rows,
         tokens=rows * length,

@@ -6,7 +6,7 @@ The tensors of a layer are compared with torch's own record of them on a CPU (``
 totals have not been compared with a GPU's yet.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from megabert.observability.flops import Gpu
@@ -14,6 +14,7 @@ from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, IN_FLIGHT
 from megabert.settings.config.families import Objective
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import MOMENTS, RunConfig
+from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.training.first_budget import first_budget
 
 GIB = 2**30
@@ -26,7 +27,7 @@ BUCKET_ELEMENTS = 500_000_000
 BUDGETS = tuple(2**exponent for exponent in range(11, 18))
 """Token budgets that a table shows: 2,048 to 131,072."""
 MASKED_SHARE = 0.16
-"""Predicted positions per token that activations are counted for, unless a phase has more."""
+"""Predicted positions per token that activations are counted for, unless the data of a phase have more."""
 
 
 class Memory(NamedTuple):
@@ -59,12 +60,19 @@ class Memory(NamedTuple):
 
 
 def estimate_memory(
-    config: RunConfig, *, parameters: int, zero_stage: int, world_size: int, micro_batch_tokens: int
+    config: RunConfig,
+    statistics: Sequence[InstanceStatistics] = (),
+    *,
+    parameters: int,
+    zero_stage: int,
+    world_size: int,
+    micro_batch_tokens: int,
 ) -> Memory:
     """Return what one GPU's memory holds at the fullest moment of a step.
 
     Args:
         config: The run; ``model.vocab_size`` must be a number, and ``precision`` not ``auto``.
+        statistics: Totals of each phase's data under its masks; without them the share of masks is ``MASKED_SHARE``.
         parameters: Number of parameters.
         zero_stage: ZeRO stage, 0 to 3.
         world_size: Number of ranks.
@@ -83,7 +91,7 @@ def estimate_memory(
         gradients += 4 * min(parameters, (IN_FLIGHT + 1) * DEFAULT_BUCKET_SIZE + vocabulary)
     # Stage 1 scatters into a tensor of the rank's share; at stage 2 this share is all that is kept.
     reduced = {1: parameters / world_size, 2: 0}.get(zero_stage, min(parameters, BUCKET_ELEMENTS))
-    masked = max([MASKED_SHARE, *(phase.most_masked or 0.0 for phase in config.phases)])
+    masked = max([MASKED_SHARE, *(data.masked_tokens / data.tokens for data in statistics)])
     # The z-loss keeps the logits in float32 as well, and their gradient.
     masked_bytes = masked * config.model.padded_vocab_size * 8 if config.z_loss else 0
     per_token = masked_bytes + _activation_bytes(

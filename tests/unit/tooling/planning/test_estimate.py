@@ -161,6 +161,14 @@ def test_steps_that_fit_take_the_hours():
     assert steps_that_fit(plan, 1e6) == [7038, 1563]
 
 
+@pytest.mark.parametrize("section", ["shards", "phases.0", "phases.1"])
+def test_masks_that_a_recipe_states_are_counted(section, megabert):
+    flags = (f"--{section}.masked_lm_prob", "0.4")
+    plain, more = (json.loads(megabert("estimate", "--json", *each).out) for each in ((), flags))
+    assert more["memory_gib"]["1"]["8192"] > plain["memory_gib"]["1"]["8192"] + 0.3
+    assert more["flops"] > 1.005 * plain["flops"]
+
+
 @pytest.mark.parametrize(("instances", "warns"), [(100_000_000, False), (5_000_000, True)])
 def test_many_passes_are_warned_of(instances, warns, megabert):
     shown = megabert("estimate", "--instances", instances).out
