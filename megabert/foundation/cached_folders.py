@@ -137,9 +137,10 @@ def fetch_files(
     wanted = {name: sha256 for name, sha256 in listed_files(folder).items() if names is None or name in names}
     if all((folder / name).exists() for name in wanted):
         return
-    with _alone(folder / ".lock", advance):
-        # Not all of them: other ranks may be writing the manifest, or an index of lengths.
-        remove_killed_writes(folder, (".*.arrow.*.tmp", "tokenizer/.*.tmp"))
+    with _alone(folder / ".lock", advance) as is_locked:
+        if is_locked:
+            # Not all of them: other ranks may be writing the manifest, or an index of lengths.
+            remove_killed_writes(folder, (".*.arrow.*.tmp", "tokenizer/.*.tmp"))
         missing = {name: sha256 for name, sha256 in wanted.items() if not (folder / name).exists()}
         origin = origin_of(folder)
         _require_room(folder, origin, missing, advance)
@@ -151,17 +152,20 @@ def fetch_files(
 
 
 @contextmanager
-def _alone(path: Path, advance: Advance) -> Iterator[None]:
-    """Hold a lock file, after the process that holds it."""
+def _alone(path: Path, advance: Advance) -> Iterator[bool]:
+    """Hold a lock file, after the process that holds it; yield whether the file system has locks.
+
+    Without locks several processes may fetch a file, and each writes it whole.
+    """
     with open_lock(path) as stream:
         while True:
             try:
-                try_lock(stream, fcntl.LOCK_EX)  # without locks several may fetch a file, and each writes it whole
+                is_locked = try_lock(stream, fcntl.LOCK_EX)
                 break
             except BlockingIOError:
                 advance()
                 time.sleep(_WAIT_S)
-        yield
+        yield is_locked
 
 
 def _require_room(folder: Path, origin: Origin, missing: dict[str, str], advance: Advance) -> None:

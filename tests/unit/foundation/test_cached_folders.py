@@ -1,10 +1,13 @@
 """A cache: each file once, for all processes and later runs, within its limit; and nothing half."""
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.faulty_server import proxying, serving_files
@@ -112,9 +115,13 @@ def test_missing_file_ends_the_others_in_their_pauses(server, tmp_path, monkeypa
     assert len([line for line in server.requests if SHARDS[0] in line]) < 4
 
 
-def test_file_that_another_rank_is_writing_stays(server, tmp_path):
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_file_that_another_rank_is_writing_stays(has_locks, server, tmp_path, monkeypatch):
     folder = cached_folder(f"{server.url}/128", str(tmp_path / "cache"))
     others = {".manifest.json.0123abcd.tmp", ".train-00000.row_lengths.npy.0123abcd.tmp"}
+    if not has_locks:  # the other rank may be fetching at the same time
+        monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+        others.add(f".{SHARDS[0]}.0123abcd.tmp")
     for name in others:
         (folder / name).touch()
     fetch_files(folder)
