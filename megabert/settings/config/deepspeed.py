@@ -188,7 +188,7 @@ def _misfits(engine: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{path}: measures steps that DeepSpeed makes, not megabert's; remove it, and use --profile"
             elif key not in types:
                 yield f"{path}: unknown key{did_you_mean(key, sorted(types))}"
-            elif value != "auto":  # which is filled in, or refused by its name
+            elif value != "auto" or types[key] is dict:  # "auto" is filled in, or refused by its name
                 try:
                     TypeAdapter(types[key]).validate_python(value, strict=True)
                 except ValidationError as error:

@@ -174,6 +174,7 @@ def test_missing_data_names_the_command_that_makes_it():
         ('{"gradient_clipping": 0.5}', "gradient_clipping=0.5 contradicts 1.0 .the recipe's optimizer.max_grad_norm"),
         ('{"bf16": {"enabled": true}}', "bf16.enabled=true contradicts false .the recipe's precision"),
         ('{"zero_optimization": {"stage": "auto"}}', "no recipe field fills it in"),
+        ('{"zero_optimization": "auto"}', 'zero_optimization="auto": Input should be a valid dictionary'),
         ('{"zero_optimization": {"stage": 1, "round_robin_gradients": true}}', "round_robin_gradients"),
         ('{"zero_optimization": {"stage": 4}}', "zero_optimization.stage=4: Input should be less than or equal to 3"),
         ('{"zero_optimization": 3}', "zero_optimization=3: Input should be a valid dictionary"),
