@@ -41,7 +41,7 @@ def is_url(path: str) -> bool:
 
 def find_secret(url: str) -> str:
     """Return what of a URL is a secret, or may hold one: a login or the query of a signed address; empty if nothing."""
-    has_login = re.match(r"[^/]*://[^/]*@", url)
+    has_login = any(re.match(r"[^/]*://[^/]*@", part) for part in url.split("::"))  # of a chained URL
     return "a login" if has_login else "a query" if re.search(r"https?://[^?]*\?", url) else ""
 
 

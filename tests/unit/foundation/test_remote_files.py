@@ -154,6 +154,7 @@ def test_stored_file_is_read_back_and_not_stored_twice(tmp_path):
         ("https://user:pw@host/a", "a login"),
         ("s3://key:secret@bucket/a", "a login"),
         ("ftp://user@host/a", "a login"),
+        ("zip://*::https://user:pw@host/a.zip", "a login"),
         ("https://host/a?X-Amz-Signature=0", "a query"),
         ("simplecache::https://host/a?sig=0", "a query"),
         ("https://host/a@b", ""),
