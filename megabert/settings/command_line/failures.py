@@ -42,6 +42,7 @@ _REMEDIES = {
     errno.ENOSPC: "Free space on that disk, or name a folder on another; the same command continues.",
     errno.EDQUOT: "Your quota is used up: free space, or name a folder on another disk; the same command continues.",
     **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT), _GONE),
+    errno.EPIPE: "The process that reads it has ended: look for its own message above.",
     errno.EMFILE: "Too many files are open: raise the limit (ulimit -n), or take fewer workers.",
 }
 _OTHER_REMEDY = "Check that the path exists, is of the right kind, and may be read and written."
@@ -101,7 +102,10 @@ def guarded(run: Callable[[], int | None], *, program: str, rank_label: Callable
             _drop_output()
             # Whatever else goes wrong while a command ends by a signal follows from that.
             cause = error if SIGNALS.received is None else Interrupted(SIGNALS.received)
-            return _reported(cause, program=program, rank_label=rank_label)
+            try:
+                return _reported(cause, program=program, rank_label=rank_label)
+            except BrokenPipeError:  # nobody reads the report either
+                return EXIT_READER_GONE
         finally:
             SIGNALS.close()
 
@@ -117,7 +121,7 @@ def _drop_output() -> None:
 def _reported(error: BaseException, *, program: str, rank_label: Callable[[], str]) -> int:
     """Print the error that ended a command, and return its exit code."""
     match error:
-        case BrokenPipeError():  # the reader, such as head, has enough
+        case BrokenPipeError(filename="standard output" | "standard error"):  # the reader, such as head, has enough
             return EXIT_READER_GONE
         case KeyboardInterrupt():
             print(f"{program}: {SIGNALS.words()}", file=sys.stderr)

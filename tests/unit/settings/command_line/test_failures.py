@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,6 +48,7 @@ REMEDIES = {
     errno.ENOSPC: "Free space",
     errno.ENAMETOOLONG: "shorter name",
     errno.EIO: "look at its mount",
+    errno.EPIPE: "The process that reads it has ended",
     errno.EXDEV: "Check that the path exists",
 }
 
@@ -78,6 +80,17 @@ def test_bug_has_its_traceback(fail):
     assert code == 1
     assert shown.startswith("a bug:\nTraceback")
     assert "ZeroDivisionError: x" in shown
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_output_that_nobody_reads_ends_a_command_in_silence(name, monkeypatch, capsys):
+    main, module, words = CALLS["megabert"]
+    __import__(module)
+    monkeypatch.setattr(sys.modules[module], "run", lambda options: print("x", file=getattr(sys, name)))
+    monkeypatch.setattr(getattr(sys, name), "write", Mock(side_effect=BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    assert main(words) == 141
+    monkeypatch.setattr(sys.modules[module], "run", Mock(side_effect=BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    assert main(words) == {"stdout": 3, "stderr": 141}[name]
 
 
 def test_codes_of_a_rank_are_those_of_the_command():
