@@ -148,8 +148,9 @@ def _curve(losses: list[float]) -> str:
     width = min(_CURVE_WIDTH, len(losses))
     parts = [losses[i * len(losses) // width : (i + 1) * len(losses) // width] for i in range(width)]
     means = [sum(part) / len(part) for part in parts]
-    # The lowest mean takes the first level, the highest the last; a mean that is not a number is shown as "?".
-    low, high = min(means), max(means)
+    # The lowest mean takes the first level, the highest the last; a mean that is not finite is shown as "?".
+    finite = [mean for mean in means if math.isfinite(mean)] or [0.0]
+    low, high = min(finite), max(finite)
     span = high - low if high > low else 1.0
     top = len(_CURVE_LEVELS) - 1
     shares = [(mean - low) / span for mean in means]

@@ -1,9 +1,11 @@
 import json
+import math
 import os
 import socket
 import time
 from types import SimpleNamespace
 
+import pytest
 import yaml
 from support.run_folders import eval_row, train_row, write_run
 
@@ -146,3 +148,16 @@ def test_rates_come_from_one_row_and_a_slow_one_is_not_zero(tmp_path):
     ]
     page = read_overview(write_run(tmp_path / "run", written, status=RUNNING)).text
     assert "rate             0.4 sequences/s, 23 tokens/s" in page
+
+
+@pytest.mark.parametrize(
+    ("losses", "curve"),
+    [
+        ([math.nan, 9.0, 8.0], "|?@ | nan to 8.000"),
+        ([9.0, math.inf, 8.0], "|@? | 9.000 to 8.000"),
+        ([math.inf, math.inf], "|??| inf to inf"),
+    ],
+)
+def test_losses_that_are_not_finite_leave_the_curve_of_the_others(losses, curve, tmp_path):
+    written = [row | {"train/mlm_loss": loss} for row, loss in zip(rows(4)[1:], losses, strict=False)]
+    assert curve in read_overview(write_run(tmp_path / "run", written, status=RUNNING)).text
