@@ -1,5 +1,6 @@
 """``pretrain --dry-run``: the plan of a run on ranks that are not there, and what it refuses."""
 
+import re
 import shutil
 from dataclasses import replace
 
@@ -78,8 +79,12 @@ def test_dry_run_names_an_inner_width_that_fits_another_model(inner, is_named, d
     assert (shown in printed) == is_named
 
 
-def test_dry_run_warns_of_many_passes(dry_run):
-    assert "WARNING" in dry_run("--phases.0.steps", "40000").out
+def test_dry_run_warns_of_many_passes(shards, tmp_path, dry_run):
+    many = ("--phases.0.steps", "40000", "--phases.1.steps", "40000", "--phases.1.data")
+    own, other = shards / "instances" / "128", tmp_path / "other"
+    shutil.copytree(own, other)
+    for flags, texts in ((many[:4], ["corpus"]), ((*many, own), [shards]), ((*many, other), [shards, other])):
+        assert re.findall("passes over the (?:text of )?(.+), more", dry_run(*flags).out) == [*map(str, texts)]
 
 
 def test_damaged_shard_is_found_among_the_sampled_ones(shards, tmp_path, dry_run):

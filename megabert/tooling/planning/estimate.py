@@ -1,10 +1,9 @@
 """The needs of a recipe on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 from megabert.data.mixture import Mixture, open_training_mixture
@@ -20,14 +19,13 @@ from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tooling.measurements.measured import MeasuredRates
 from megabert.tooling.planning import step_time as timing
 from megabert.tooling.planning.memory import BUDGETS, Memory, count_parameters, estimate_memory, planned_budget
+from megabert.tooling.planning.passes import name_by_build, sum_by_source
 from megabert.training.expected_time import step_flops
 
 MASKED_PER_TOKEN = 20 / 128
 """Share of predicted positions that is assumed without shards, unless the recipe states one: BERT's own 20 of 128."""
 FALLBACK_EFFICIENCY = 0.44
 """Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
-MAX_PASSES = 40
-"""Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
 SMALL_WIDTH, SMALL_TOKENS, MIXING_LENGTH = 256, 100e6, 64
 """Width of a model and tokens of a training up to which sequences of this length teach hardly more than frequencies:
 two layers of 128 stay at the unigram's loss for a thousand steps at 128 tokens (docs/demo.md)."""
@@ -223,31 +221,6 @@ def describe_small_budget(config: RunConfig) -> list[str]:
     ]
 
 
-def sum_by_source(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sums of the numbers that have the same name."""
-    return {name: sum(part.get(name, 0.0) for part in parts) for name in dict.fromkeys(chain(*parts))}
-
-
-def title_of(source: str) -> str:
-    """Return a source in words; a single build has no name."""
-    return f"source {source}" if source else "the corpus"
-
-
-def warn_of(passes: Mapping[str, float]) -> list[str]:
-    """Return a warning for each source that a run reads more often than BERT's own training read its corpus.
-
-    Args:
-        passes: Passes over each source by its name, which is empty for a single build.
-    """
-    return [
-        f"WARNING: {count:,.1f} passes over {title_of(name)}, more than {MAX_PASSES}. BERT "
-        "itself made about 40; a model that reads the same text more often learns it by heart. Add text, "
-        f"{'lower its share, ' if name else ''}or take fewer steps (--phases.N.steps)."
-        for name, count in passes.items()
-        if count > MAX_PASSES
-    ]
-
-
 def _estimate_phase(
     whole: Estimate, index: int, statistics: InstanceStatistics, passes: dict[str, float] | None
 ) -> PhaseEstimate:
@@ -288,7 +261,7 @@ def _passes_of(
     config: RunConfig, phase: PhaseConfig, shards: Mixture | None, instances: int | None
 ) -> dict[str, float] | None:
     if shards is not None:
-        return shards.passes(phase.num_instances)
+        return name_by_build(config, shards, shards.passes(phase.num_instances))
     # The rows of shards hold the corpus ``dupe_factor`` times.
     return None if instances is None else {"": phase.num_instances * (config.shards.dupe_factor or 1) / instances}
 

@@ -6,8 +6,9 @@ from megabert.foundation.text_tables import render_table
 from megabert.observability.logs import span
 from megabert.tooling.measurements.reference import describe_expected
 from megabert.tooling.planning import step_time as timing
-from megabert.tooling.planning.estimate import Estimate, describe_small_budget, steps_that_fit, title_of, warn_of
+from megabert.tooling.planning.estimate import Estimate, describe_small_budget, steps_that_fit
 from megabert.tooling.planning.memory import checkpoint_gib, describe_checkpoints, describe_memory, fits
+from megabert.tooling.planning.passes import title_of, warn_of
 
 LAUNCH_BOUND_S = 0.02
 """A micro-step that computes for less is bound by launches: some thousand kernels at 5 to 10 microseconds each."""

@@ -21,7 +21,8 @@ from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.checked_shards import verify_shards
 from megabert.tooling.planning import memory
 from megabert.tooling.planning.dry_run import DryRun, data_positions
-from megabert.tooling.planning.estimate import describe_small_budget, estimate, sum_by_source, warn_of
+from megabert.tooling.planning.estimate import describe_small_budget, estimate
+from megabert.tooling.planning.passes import name_by_build, sum_by_source, warn_of
 from megabert.tooling.planning.schedule_plot import draw_schedules
 from megabert.tooling.planning.step_time import Cluster
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
@@ -92,7 +93,8 @@ def _passes_at_the_end(dry_run: DryRun) -> dict[str, float]:
     """Return the passes over each source of the steps that are left, and of earlier ones over the same shards."""
     read, passes = dict(dry_run.state.positions), []
     for index, (train, _) in enumerate(dry_run.inputs.shards):
-        passes.append(train.passes(dry_run.instances_left(index), read))
+        own = train.passes(dry_run.instances_left(index), read)
+        passes.append(name_by_build(dry_run.inputs.config, train, own))
         for key in train.sha256:  # counted once
             read.pop(key, None)
     return sum_by_source(passes)

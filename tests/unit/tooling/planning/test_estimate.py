@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from megabert.settings.config.model import ModelConfig
 from megabert.tooling.planning.estimate import communication_of, estimate, steps_that_fit
 from megabert.tooling.planning.estimate_page import render_estimate
 from megabert.tooling.planning.memory import activation_bytes_per_layer, describe_memory, estimate_memory
+from megabert.tooling.planning.passes import name_by_build, sum_by_source, warn_of
 from megabert.tooling.planning.step_time import Cluster, measured_cluster
 
 
@@ -175,6 +177,14 @@ def test_many_passes_are_warned_of(instances, warns, megabert):
     passes = (7038 * 65_536 + 1563 * 32_768) * 5 / instances  # these rows hold the corpus dupe_factor times
     assert f"passes over the corpus: {passes:.1f}" in shown
     assert ("WARNING" in shown) == warns
+
+
+@pytest.mark.parametrize(("second", "count"), [("a/instances/512", 1), ("b/instances/128", 0)])
+def test_passes_over_different_texts_are_not_added_up(second, count):
+    config = load_run_config("debug", flags={"phases": {"0": {"data": "a/instances/128"}, "1": {"data": second}}})
+    texts = [SimpleNamespace(first=SimpleNamespace(place=phase.data)) for phase in config.phases]
+    warnings = warn_of(sum_by_source([name_by_build(config, text, {"": 30.0}) for text in texts]))
+    assert [" 60.0 passes over the text of " in warning for warning in warnings] == [True] * count
 
 
 def test_json_has_the_same_figures(megabert):
