@@ -172,8 +172,9 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
     """Write configuration, command, environment and DeepSpeed dictionary into the run folder."""
     for folder in (run_dir, checkpoints_dir(run_dir)):  # checkpoints are worth nothing without it, so it is there twice
         atomic_write(folder / CONFIG_NAME, to_yaml(config))
-    with open_to_append(run_dir / "command.txt") as file:
-        file.write(shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]]) + "\n")
+    command = shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]])
+    with open_to_append(run_dir / "command.txt") as file:  # a line is a start, so a line feed is written as in Bash
+        file.write(command.replace("\n", r"'$'\n''") + "\n")
     atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")
     atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
 

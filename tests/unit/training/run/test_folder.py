@@ -1,5 +1,6 @@
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -39,6 +40,15 @@ def test_recorded_run_is_read_back(tmp_path):
     record_run(tmp_path, CONFIG, {"zero_optimization": {"stage": 1}})
     assert read_config(tmp_path) == CONFIG
     assert claim_run_folder(tmp_path, CONFIG) == []
+
+
+def test_a_command_is_one_line_which_bash_reads_back(tmp_path, monkeypatch):
+    words = ["pretrain", "--name", "it's\ntwo\n", "\n'"]
+    monkeypatch.setattr(sys, "argv", ["megabert", *words])
+    record_run(tmp_path, CONFIG, {})
+    (line,) = (tmp_path / "command.txt").read_text().splitlines()
+    said = subprocess.run(["bash", "-c", rf"printf '%s\0' {line}"], capture_output=True, text=True, check=True).stdout
+    assert said.split("\0")[:-1] == [sys.executable, "-m", "megabert", *words]
 
 
 def test_data_and_cache_are_found_from_another_folder(tmp_path, monkeypatch):
