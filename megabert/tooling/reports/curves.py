@@ -282,7 +282,8 @@ def render_page(folder: Path, parts: Iterable[str]) -> str:
     """
     page = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     body = "\n".join(filter(None, parts))
-    return page.substitute(title=html.escape(folder.name), heading=html.escape(str(folder)), parts=body)
+    text = page.substitute(title=html.escape(folder.name), heading=html.escape(str(folder)), parts=body)
+    return text.encode(errors="backslashreplace").decode()  # a path may hold bytes that are no UTF-8
 
 
 def image(about: str, picture: bytes) -> str:

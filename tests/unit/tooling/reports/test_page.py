@@ -1,6 +1,7 @@
 """The page about a fine-tuning and about a grid."""
 
 import base64
+import os
 import re
 
 import pytest
@@ -34,6 +35,13 @@ def test_page_of_a_fine_tuning_has_its_scores_and_settings(tmp_path, megabert):
     assert "dev: 1 of 6 are not exact" in text
     assert "<summary>finetune.json</summary>" in text
     assert "<img" not in text
+
+
+def test_page_names_a_folder_that_is_not_utf_8(tmp_path, megabert):
+    page = tmp_path / "page.html"
+    folder = write_finetuning(tmp_path / "a", RIGHT).rename(tmp_path / os.fsdecode(b"a\xff"))
+    megabert("report", folder, "--html", page)
+    assert r"<title>a\udcff</title>" in page.read_text()
 
 
 @pytest.mark.parametrize("flag", ["--html", "--png"])
