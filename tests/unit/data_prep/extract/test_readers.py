@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from unit.data_prep.conftest import read_chunks
@@ -111,6 +112,7 @@ def test_wrong_bytes_are_named_with_offset_and_line(tmp_path, monkeypatch, chunk
         ('{"body": "x"}', r"line 3 has no text under the key 'text' \(keys: body\)"),
         ('{"text": 3}', "line 3 has no text under the key"),
         (r'{"text": "\ud83d!"}', r"line 3 has half a character \(\\ud83d without"),
+        (r'{"\ud83d": "x"}', r"line 3 has no text under the key 'text' \(keys: \\ud83d\)"),
         ("[" * 100_000, "line 3 is no JSON"),
     ],
 )
@@ -118,6 +120,8 @@ def test_bad_json_lines_are_named(tmp_path, line, message):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
         read_all(tmp_path / "a.jsonl")
+    read_chunks(tmp_path / "a.jsonl", problems := Problems(is_strict=False))
+    assert re.search(message, problems.examples["bad_lines"][0])
 
 
 @pytest.mark.parametrize(
