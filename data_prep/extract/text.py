@@ -203,19 +203,22 @@ def chunk_blocks(chunk: InputChunk, problems: Problems) -> tuple[int, Iterator[b
     if file.compression or UNCUTTABLE.match(file.encoding):
         return 0, content_blocks(file, problems, chunk.start, chunk.end)
     with open_stored(file.path) as stream:
-        start, end = (_next_document(stream, file, position) for position in (chunk.start, chunk.end))
+        start = _next_document(stream, file, chunk.start, chunk.end)
+        # If no document starts in the chunk, the end is not searched: every chunk would read the rest of the file.
+        end = start if start == file.bytes else _next_document(stream, file, chunk.end, file.bytes)
     return start, content_blocks(file, problems, start, max(start, end))
 
 
-def _next_document(stream: BinaryIO, file: InputFile, nominal: int) -> int:
-    """Return where the first document at or after ``nominal`` starts; the file's size if there is none."""
+def _next_document(stream: BinaryIO, file: InputFile, nominal: int, limit: int) -> int:
+    """Return where the first document at or after ``nominal`` starts; the file's size if none is before ``limit``."""
     if nominal == 0 or nominal >= file.bytes:
         return nominal
     # A border may begin before the nominal end of the chunk and end exactly at it.
     begin = max(0, nominal - BORDER_BYTES)
     stream.seek(begin)
     held = b""
-    while block := stream.read(SCAN_BYTES):
+    # Blocks end at the same bytes for every chunk, so that the end of one and the start of the next are found alike.
+    while begin < limit and (block := stream.read(SCAN_BYTES - (begin + len(held)) % SCAN_BYTES)):
         held += block
         for match in BORDERS[file.format].finditer(held):
             # A match that touches the end of the bytes read so far may be longer in the file.

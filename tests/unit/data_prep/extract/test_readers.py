@@ -66,6 +66,23 @@ def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border
     assert read_all(path, chunk_bytes) == [[text] for text in texts]
 
 
+def test_chunks_in_which_no_document_starts_do_not_search_the_rest_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(text_module, "SCAN_BYTES", 500)
+    (tmp_path / "a.txt").write_text(text := "A line without a blank line after it.\n" * 1000)
+    searched, next_document = [], text_module._next_document
+
+    def count(stream, *arguments):
+        start = next_document(stream, *arguments)
+        searched.append(stream.tell() - arguments[1])
+        return start
+
+    monkeypatch.setattr(text_module, "_next_document", count)
+    texts, chunks = read_chunks(tmp_path / "a.txt", chunk_bytes=1000)
+    assert (texts, len(chunks)) == ([text], 38)
+    assert sum(searched) < 4 * len(text)
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "cp949", "utf-8", "gb18030"])
 def test_encoding_is_that_of_the_source(tmp_path, monkeypatch, encoding):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
