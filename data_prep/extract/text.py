@@ -285,10 +285,11 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
         DataError: It cannot be decoded, and the build may not lose documents; the message names the first wrong byte.
     """
     file = chunk.file
-    if offset == 0 and data.startswith(codecs.BOM_UTF8) and codecs.lookup(file.encoding).name == "utf-8":
+    is_utf8 = codecs.lookup(file.encoding).name == "utf-8"
+    if offset == 0 and data.startswith(codecs.BOM_UTF8) and is_utf8:
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
-        text = data.decode(file.encoding)
+        text = data.decode(file.encoding) if is_utf8 else _decode_whole(data, file.encoding)
     except UnicodeDecodeError as error:
         # Documents without wrong bytes are kept: the group is decoded again, one document at a time.
         border = BORDERS.get(file.format)
@@ -308,6 +309,21 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
         )
         return
     yield offset, text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _decode_whole(data: bytes, encoding: str) -> str:
+    """Return text without half of a surrogate pair, which an escape can name (``unicode_escape``) and UTF-8 not write.
+
+    Raises:
+        UnicodeDecodeError: It cannot be decoded, or has such a half.
+    """
+    text = data.decode(encoding)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        start = max(0, data.lower().find(b"%04x" % ord(text[error.start])) - len(r"\u"))
+        raise UnicodeDecodeError(encoding, data, start, start + 1, "half a surrogate pair") from None
+    return text
 
 
 def line_number(chunk: InputChunk, position: int) -> int:

@@ -121,6 +121,15 @@ def test_wrong_bytes_are_named_with_offset_and_line(tmp_path, monkeypatch, chunk
     assert "--encoding cp1252" in str(error.value)
 
 
+def test_half_a_character_by_an_escape_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\nTwo \\uD800.\n\nThree.\n")
+    message = r"not unicode_escape at byte 10 \(line 3; bytes 5c 75 44 38: half a surrogate pair\)"
+    with pytest.raises(DataError, match=message):
+        read_all(tmp_path / "a.txt", encoding="unicode_escape")
+    texts, _ = read_chunks(tmp_path / "a.txt", Problems(is_strict=False), encoding="unicode_escape")
+    assert [text.strip() for text in texts] == ["One.", "Three."]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
