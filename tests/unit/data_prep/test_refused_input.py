@@ -159,6 +159,12 @@ def test_corpus_of_one_document_above_the_limit_is_named_with_the_limit(tmp_path
     assert "fewer rules" not in message
 
 
+def test_weight_that_leaves_no_document_is_named(small_build):
+    texts = [f"{SENTENCES} It is number {i}." for i in range(9)]
+    message = small_build(*"--sources.0.weight 0.0001 --pieces byte_bpe --vocab-size 300".split(), texts=texts, code=3).err
+    assert "(the weights of their sources leave out 9 documents: raise them). Give more text." in message
+
+
 def test_given_tokenizer_that_does_not_know_the_text_is_refused_before_instances(tmp_path, small_build, tokenizer):
     korean = ["\uc548\ub155 \uc138\uacc4. \uc798 \uc9c0\ub0c8\ub2c8? \uc751."] * 9
     message = small_build("--tokenizer", tokenizer, texts=korean, code=3).err
