@@ -219,7 +219,7 @@ def _split_again(build: RunningBuild, before: str) -> tuple[TokenFiles, Document
     chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), below)
     tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
     # Duplicates are gone already, so step 5 finds none: their earlier count stays.
-    duplicates = {name: plan.kept[name] for name in ("duplicate_documents",) if name in plan.kept}
+    duplicates = {name: plan.kept[name] for name in ("duplicate_documents", "copies_left_out") if name in plan.kept}
     return chunks, replace(plan, tokenized=tokenized, kept=duplicates)
 
 

@@ -74,8 +74,7 @@ def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Co
         dropped["documents_of_one_sentence"] = kept["one_sentence_documents"]
     if "duplicate_documents" in config.clean.rules:
         dropped["duplicate_documents"] = sum(kept.get("duplicate_documents", {}).values())
-    others = {"documents_without_weight": "documents_without_weight", "copies_left_out": "copies_of_long_documents"}
-    dropped |= {name: kept[key] for key, name in others.items() if key in kept}
+    dropped |= {name: kept[name] for name in ("documents_without_weight", "copies_left_out") if name in kept}
     problems = {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
     return dropped | problems
 
