@@ -229,6 +229,8 @@ def _manifest(
         )
     counts = {split: results.tally.of(f"{metadata.max_seq_length} {split}") for split in splits}
     text = {split: own.pop("text") for split, own in counts.items()}
+    for own in text.values():  # tokens by which a random B was lengthened may be in a pair of another bucket as well
+        own["used"] = min(own["used"], own["tokens"])
     return Manifest(
         metadata=metadata,
         shards=shards,
