@@ -161,7 +161,8 @@ def test_corpus_of_one_document_above_the_limit_is_named_with_the_limit(tmp_path
 
 def test_weight_that_leaves_no_document_is_named(small_build):
     texts = [f"{SENTENCES} It is number {i}." for i in range(9)]
-    message = small_build(*"--sources.0.weight 0.0001 --pieces byte_bpe --vocab-size 300".split(), texts=texts, code=3).err
+    flags = "--sources.0.weight 0.0001 --pieces byte_bpe --vocab-size 300"
+    message = small_build(*flags.split(), texts=texts, code=3).err
     assert "(the weights of their sources leave out 9 documents: raise them). Give more text." in message
 
 
