@@ -60,7 +60,7 @@ def article(index):
 
 PAGES = [
     page("Town", MARKUP),
-    page("Old name", "#REDIRECT [[Town]]"),
+    page("Old name", "#REDIRECT [[Town]]", None),
     page("Alter Name", "#WEITERLEITUNG [[Town]]", extra='<redirect title="Town" />'),
     page("Diskussion:Town", "Talk talk.", namespace="1"),
     *(page(f"Number {index}", article(index)) for index in range(40)),
@@ -107,6 +107,25 @@ def test_namespaces_of_old_dumps_are_told_by_the_title(tmp_path):
     found, problems, _ = read_all(tmp_path / "a.xml")
     assert found == ["Text of A."]
     assert problems.counts == {"articles": 1, "redirects": 1, "pages_of_other_namespaces": 1}
+
+
+EMPTY_REVISION = '<revision><text bytes="0" /></revision>'
+
+
+@pytest.mark.parametrize(
+    ("pages", "text"),
+    [
+        (page("A", "Newest.", extra="<revision><text>First draft.</text></revision>"), "Newest."),
+        (page("A", "Newest.", extra=EMPTY_REVISION), "Newest."),
+        (page("A", "Old.").replace("</revision>", f"</revision>{EMPTY_REVISION}"), ""),
+        (page("A", "# See [[Foo]] first.\n\nThis is the article."), "This is the article."),
+    ],
+    ids=["history", "first revision empty", "last revision empty", "list with a link"],
+)
+def test_article_is_the_newest_revision_and_no_redirect_for_its_list(tmp_path, pages, text):
+    (tmp_path / "a.xml").write_text(HEAD + pages)
+    found, problems, _ = read_all(tmp_path / "a.xml")
+    assert (found, problems.counts) == ([text], {"articles": 1})
 
 
 @pytest.mark.parametrize("cut", [20, 150])

@@ -129,6 +129,7 @@ def test_rule_on_languages_is_not_tried_with_one_that_cannot_be_identified(tmp_p
         (["--dry-run"], "No text given"),
         (["folder", "--dry-run", "--input", "in.jsonl"], "Leave one of the two out"),
         (["--dry-run", "--input", "none.jsonl"], "no such file"),
+        (["--dry-run", "--input", "empty.jsonl", "--exclude", "old"], "--exclude: no such flag"),
         (["--dry-run", "--input", "empty.jsonl"], "The corpus is empty"),
     ],
 )
