@@ -275,7 +275,9 @@ def main() -> int:
     # A rented machine's time is too short to learn at its end that the wheels stayed behind.
     lacking = [name for name in ALL if not is_importable(name)]
     if lacking and arguments.parts[:1] != ["smoke"]:
-        raise SystemExit(f"not importable here: {', '.join(lacking)}. Bring {WHEELS.relative_to(ROOT)} along, or --wheels.")
+        raise SystemExit(
+            f"not importable here: {', '.join(lacking)}. Bring {WHEELS.relative_to(ROOT)} along, or --wheels."
+        )
     outcomes: dict[str, str] = {}
     described, folder = settings(arguments.tiny), rows_folder(arguments)
     due, started = 0.0, time.monotonic()  # a fresh machine has taken half a minute to import torch by now
