@@ -242,8 +242,9 @@ def _index_of(path: str) -> str | None:
     folder, slash, name = path.rpartition("/")
     stem = re.sub(r"multistream(\d*)\.xml", r"multistream-index\1.txt", name)
     for candidate in (stem, stem.removesuffix(".bz2")):
-        if candidate != name and opening.find_paths(f"{folder}{slash}{candidate}"):
-            return f"{folder}{slash}{candidate}"
+        index = f"{folder}{slash}{candidate}"
+        if candidate != name and opening.find_paths(index) == [index]:
+            return index
     return None
 
 

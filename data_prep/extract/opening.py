@@ -86,15 +86,18 @@ class InputChunk:
 
 
 def find_paths(pattern: str) -> list[str]:
-    """Return the files that a path, a glob or a URL names, sorted.
+    """Return the files that a path, a glob or a URL names, sorted. A name that exists is no glob.
 
     Raises:
         DataError: The pattern names a folder, or one on the way may not be read.
     """
     if is_url(pattern):
         with remote(pattern) as (filesystem, path):
-            names = filesystem.glob(path) if glob.has_magic(path) else [path]
-            return sorted(filesystem.unstrip_protocol(name) for name in names if filesystem.isfile(name))
+            is_file = filesystem.isfile
+            names = [path] if is_file(path) else filter(is_file, filesystem.glob(path))
+            return sorted(map(filesystem.unstrip_protocol, names))
+    if os.path.isfile(pattern):
+        return [pattern]
     paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
     if not paths and os.path.isdir(pattern):  # pathlib's `is_dir` raises below a closed folder
         raise DataError(f"{pattern}: is a folder. Give --input its files, such as '{pattern}/*.txt'.")

@@ -197,6 +197,15 @@ def test_urls_are_read_through_fsspec(tmp_path):
         read_all(f"file://{tmp_path}/none.txt")
 
 
+@pytest.mark.parametrize("protocol", ["", "file://"])
+def test_a_name_that_exists_is_no_pattern(tmp_path, protocol):
+    for name in ("a1.txt", "a[1].txt", "b[1].txt"):
+        (tmp_path / name).write_text(name)
+    for name in ("a[1].txt", "b[1].txt"):
+        assert read_all(f"{protocol}{tmp_path}/{name}") == [name]
+    assert read_all(f"{protocol}{tmp_path}/a[0-9].txt") == ["a1.txt"]
+
+
 def test_unknown_protocol_is_named(tmp_path):
     with pytest.raises(Exception, match="nothing"):
         read_all("nothing://bucket/key.txt")
