@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from unit.data_prep.conftest import read_chunks
@@ -139,9 +140,14 @@ def test_lines_are_read_as_by_pythons_parser(tmp_path, line):
         ("", {}, r"is a folder.*/\*\.txt"),
         ("a.xyz", {}, "--format text"),
         ("a.xyz", {"format": "text", "encoding": "utf-9"}, "unknown encoding 'utf-9'"),
+        ("pipe", {}, "pipe: cannot be read .it is a pipe"),
+        ("*e", {}, "pipe: cannot be read .it is a pipe"),
+        ("*.link", {}, r"a\.link: is a link to nothing.*or leave it out"),
     ],
 )
 def test_input_that_cannot_be_read_is_refused(tmp_path, name, options, says):
     (tmp_path / "a.xyz").write_text("x")
+    (tmp_path / "a.link").symlink_to("objects/a")
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match=says):
         find_files((SourceConfig(input=str(tmp_path / name), **options),))

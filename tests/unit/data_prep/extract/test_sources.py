@@ -234,19 +234,24 @@ def test_unreadable_documents_can_be_dropped_and_counted(tmp_path):
     assert "line 8 is no JSON" in problems.examples["bad_lines"][0]
 
 
-def test_folder_without_permission_is_named(tmp_path):
+@pytest.mark.parametrize("pattern", ["closed/*.txt", "*/*.txt", "**/*.txt", "*/closed/a.txt", "closed/a.txt"])
+def test_folder_without_permission_is_named(tmp_path, pattern):
     """Root may read everything, so a child process gives up its rights first."""
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o000)
+    for folder in ("closed", "open/closed", "lost+found"):
+        (tmp_path / folder).mkdir(mode=0o000, parents=True)
+    (tmp_path / "open" / "a.txt").write_text("a")
+    tmp_path.chmod(0o755)
     child = os.fork()
     if child == 0:
         found = 2
         try:
+            os.chdir(tmp_path)
             if os.geteuid() == 0:
                 os.setuid(65534)
-            find_paths(str(closed / "*.txt"))
+            found = 3 - len(find_paths("open/*.txt"))
+            find_paths(pattern)
         except DataError as error:
-            found = 0 if "may not be read" in str(error) and "chmod u+rx" in str(error) else 1
+            found = 0 if "closed: this folder may not be read" in str(error) and "chmod u+rx" in str(error) else 1
         finally:
             os._exit(found)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
