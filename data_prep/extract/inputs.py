@@ -92,6 +92,8 @@ def _files_of(index: int, source: SourceConfig) -> list[opening.InputFile]:
         paths = _with_offsets(paths)
     files = []
     for path in paths:
+        if path.encode(errors="replace").decode() != path:
+            raise DataError(f"{path!a}: this name is not UTF-8, and no file of a build could hold it. Rename it.")
         name, compression = _format_of(path, source)
         size, modified_ns = opening.size_and_time(path)
         reading = source.encoding, source.key, compression, holds_ids, source.second_field or ""

@@ -143,11 +143,13 @@ def test_lines_are_read_as_by_pythons_parser(tmp_path, line):
         ("pipe", {}, "pipe: cannot be read .it is a pipe"),
         ("*e", {}, "pipe: cannot be read .it is a pipe"),
         ("*.link", {}, r"a\.link: is a link to nothing.*or leave it out"),
+        ("caf*", {"format": "text"}, r"caf\\udce9': this name is not UTF-8.*Rename"),
     ],
 )
 def test_input_that_cannot_be_read_is_refused(tmp_path, name, options, says):
     (tmp_path / "a.xyz").write_text("x")
     (tmp_path / "a.link").symlink_to("objects/a")
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "caf\udce9").write_text("x")
     with pytest.raises(DataError, match=says):
         find_files((SourceConfig(input=str(tmp_path / name), **options),))
