@@ -7,7 +7,7 @@ belongs to the chunk in which the border before it ends, and every document has 
 
 import bz2
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
@@ -46,14 +46,27 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[opening.InputFile]:
     """Expand the sources' globs, in order, each source's files sorted by name.
 
     Raises:
-        DataError: A glob matches nothing, a format is unknown or not the one that was named, an encoding is unknown,
-            or all files are empty.
+        DataError: A glob matches nothing, a file is named twice, a format is unknown or not the one that was named, an
+            encoding is unknown, or all files are empty.
     """
     files = [file for index, source in enumerate(sources) for file in _files_of(index, source)]
     if not sum(file.bytes for file in files):
         raise DataError(f"The corpus is empty: {len(files)} file(s) of 0 bytes. Give --input files that hold text.")
+    _refuse_repeated(files)
     refuse_other_kinds(files)
     return files
+
+
+def _refuse_repeated(files: list[opening.InputFile]) -> None:
+    """Refuse a file that would be read twice, because patterns overlap or a link leads to it."""
+    first: dict[tuple[Hashable, str], opening.InputFile] = {}
+    for file in files:
+        earlier = first.setdefault((opening.identity(file.path), file.field), file)
+        if file.bytes and earlier is not file:
+            raise DataError(
+                f"{file.path} (sources.{file.source}): is read already as {earlier.path} (sources.{earlier.source}). "
+                "Name it once, and no link to it; weight says how often its documents are used."
+            )
 
 
 def hash_inputs(

@@ -6,7 +6,7 @@ import hashlib
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -136,6 +136,14 @@ def size_and_time(path: str) -> tuple[int, int]:
         return remote_size(path), 0
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
+
+
+def identity(path: str) -> Hashable:
+    """Return what two paths of one local file have in common, links or not; the path itself of a URL."""
+    if is_url(path):
+        return path
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def input_sha256(path: str) -> str:
