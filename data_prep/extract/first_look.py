@@ -195,7 +195,8 @@ def warn_of_likely_mistakes(files: Sequence[InputFile]) -> None:
     for _, group in groupby((file for file in files if file.format == "text"), key=lambda file: file.source):
         texts = list(group)
         # A table whose rows would become text.
-        if table := next((file.path for file in texts if PurePosixPath(file.path).suffix.lower() in TABLES), None):
+        paths = (without_secrets(file.path) for file in texts)
+        if table := next((path for path in paths if PurePosixPath(path).suffix.lower() in TABLES), None):
             print(
                 f"warning: {table}: is read as plain text, with the commas and numbers of its table. "
                 f"{_for(table, OTHER_KINDS['CSV'][1])}.",
@@ -246,7 +247,7 @@ def _head(file: InputFile, size: int) -> bytes:
 
 
 def _for(path: str, remedy: str) -> str:
-    return remedy.replace("FILE", PurePosixPath(path).name)
+    return remedy.replace("FILE", PurePosixPath(without_secrets(path)).name)
 
 
 READINGS = {

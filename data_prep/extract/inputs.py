@@ -136,12 +136,13 @@ def _with_offsets(paths: list[str]) -> list[str]:
 
 def _is_array(path: str) -> bool:
     """Whether a file is an array of ids, and not the offsets of one."""
-    return path.lower().endswith(".npy") and not path.lower().endswith(OFFSETS_SUFFIX)
+    name = without_secrets(path).lower()
+    return name.endswith(".npy") and not name.endswith(OFFSETS_SUFFIX)
 
 
 def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     """Return format and compression, from the name if they are not given."""
-    name = PurePosixPath(path)
+    name = PurePosixPath(without_secrets(path))
     compression = opening.COMPRESSIONS.get(name.suffix.lower(), "")
     if compression:
         name = name.with_suffix("")

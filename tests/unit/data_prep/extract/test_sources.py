@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from support.faulty_server import serving_files
 from unit.data_prep.conftest import read_chunks
 
 from data_prep.execution import records
@@ -204,6 +205,20 @@ def test_a_name_that_exists_is_no_pattern(tmp_path, protocol):
     for name in ("a[1].txt", "b[1].txt"):
         assert read_all(f"{protocol}{tmp_path}/{name}") == [name]
     assert read_all(f"{protocol}{tmp_path}/a[0-9].txt") == ["a1.txt"]
+
+
+def test_format_of_a_signed_address_is_that_of_its_name(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(jsonl(TEXTS)))
+    for name in ("a.json", "a.npy"):
+        (tmp_path / name).write_text("[5]")
+    with serving_files(tmp_path) as port:
+        address = f"http://127.0.0.1:{port}"
+        assert read_all(f"{address}/a.jsonl.gz?sig=abc") == TEXTS
+        assert read_all(f"{address}/a.jsonl.gz?sig=abc", format="jsonl") == TEXTS
+        for name, kind, says in (("a.json", "auto", "jq -c '.*' a.json > a.json.jsonl"), ("a.npy", "ids", "local files")):
+            with pytest.raises(DataError, match=says) as refused:
+                read_all(f"{address}/{name}?sig=abc", format=kind)
+            assert "abc" not in str(refused.value)
 
 
 def test_unknown_protocol_is_named(tmp_path):
