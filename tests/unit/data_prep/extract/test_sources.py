@@ -215,7 +215,7 @@ def test_format_of_a_signed_address_is_that_of_its_name(tmp_path):
         address = f"http://127.0.0.1:{port}"
         assert read_all(f"{address}/a.jsonl.gz?sig=abc") == TEXTS
         assert read_all(f"{address}/a.jsonl.gz?sig=abc", format="jsonl") == TEXTS
-        for name, kind, says in (("a.json", "auto", "jq -c '.*' a.json > a.json.jsonl"), ("a.npy", "ids", "local files")):
+        for name, kind, says in (("a.json", "auto", "jq -c '.*' a.json > a.json."), ("a.npy", "ids", "local files")):
             with pytest.raises(DataError, match=says) as refused:
                 read_all(f"{address}/{name}?sig=abc", format=kind)
             assert "abc" not in str(refused.value)
