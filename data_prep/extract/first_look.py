@@ -32,7 +32,8 @@ _TO_COLUMNS = (
     "'FILE.parquet')\", and choose the column with --field (for tabs: csv.ParseOptions(delimiter='\\t'))"
 )
 _TO_LINES = "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list"
-_RENAME = "Give it the suffix {}, by which it is told, or unpack it"
+_RENAME = "Unpack it; text may stay packed, and is told by the suffix {}"
+_IDS_BY_SUFFIX = "Give it the suffix of its kind: lists of ids are read from .jsonl, .parquet, .arrow and .npy"
 _NUMPY_ARRAY = ("an array of numpy", "Say --format ids if it holds ids of pieces")
 TABLES = (".csv", ".tsv")
 OTHER_KINDS = {
@@ -83,6 +84,8 @@ SIGNATURES: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
 """First bytes of files that are not text, whatever they are named; words do not begin so. The kind, and the remedy."""
 _COMPRESSED = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ", "zst": b"\x28\xb5\x2f\xfd"}
 """First bytes by `InputFile.compression`."""
+_OWN = {"parquet": (b"PAR1",), "arrow": (b"ARROW1", b"\xff\xff\xff\xff"), "npy": (b"\x93NUMPY", b"PK\x03\x04")}
+"""First bytes of the formats that are not text. A ZIP archive may be an npz, which the reader of arrays names."""
 _OBJECT = rb'\{\s*"(?:[^"\\]|\\.){0,200}"\s*:'
 _BEGINS: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*" + pattern, re.IGNORECASE), kind, remedy)
@@ -115,32 +118,29 @@ def unknown_format(path: str, suffix: str) -> DataError:
 
 
 def refuse_other_kinds(files: Sequence[InputFile]) -> None:
-    """Look at the first bytes of each file that is said to be text.
+    """Look at the first bytes of each file.
 
     Raises:
-        DataError: A file is of a kind that holds no plain text, or in another encoding than is said.
+        DataError: A file is of another kind than its name or ``--format`` says, or in another encoding.
     """
     remote = 0
     for file in files:
         remote += is_url(file.path)
-        if (
-            file.format in ("parquet", "arrow", "npy")
-            or not file.bytes
-            or (is_url(file.path) and remote > LOOKS_PER_SOURCE)
-        ):
+        if not file.bytes or (is_url(file.path) and remote > LOOKS_PER_SOURCE):
             continue
         if file.compression:
             _require_compression(file)
         head = _head(file, 1 << 10)
-        for begin, kind, remedy in SIGNATURES:
-            if begin.match(head):
-                raise DataError(f"{file.path}: is {kind}, not {file.format}. {_for(file.path, remedy)}.")
+        if head.startswith(_OWN.get(file.format, ())):
+            continue
         if _is_tar(head):
             raise DataError(f"{file.path}: is a tar archive, not {file.format}. {_UNPACK}.")
-        for begin, kind, remedy in _BEGINS if file.format in ("text", "book") else ():
+        for begin, kind, remedy in SIGNATURES if file.format in ("jsonl", "wikipedia") else SIGNATURES + _BEGINS:
             if begin.match(head):
-                raise DataError(f"{file.path}: is {kind}, not {file.format}. {_for(file.path, remedy)}.")
-        if not UNCUTTABLE.match(file.encoding) and (encoding := _wide_encoding(head)):
+                advice = _IDS_BY_SUFFIX if file.holds_ids and remedy.startswith("Say ") else _for(file.path, remedy)
+                raise DataError(f"{file.path}: is {kind}, not {file.format}. {advice}.")
+        is_text = file.format not in _OWN and not UNCUTTABLE.match(file.encoding)
+        if is_text and (encoding := _wide_encoding(head)):
             raise DataError(
                 f"{file.path}: is not {file.encoding}, it looks like {encoding}. Say --encoding {encoding}."
             )

@@ -148,12 +148,11 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
         name = name.with_suffix("")
     if source.format == "ids":
         return _container_of(name, path, source, compression), compression
-    if source.format != "auto":
-        return source.format, compression
     # A dump is named such as enwiki-20260101-pages-articles1.xml-p1p41242.
     is_dump = re.search(r"pages-articles.*\.xml", name.name)
     suffix = ".xml" if is_dump else name.suffix.lower()
-    file_format = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
+    by_name = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
+    file_format = by_name if source.format == "auto" else source.format
     if file_format is None:
         raise unknown_format(path, suffix)
     if file_format in ("parquet", "arrow"):  # which compress their columns themselves

@@ -69,6 +69,32 @@ def test_prose_is_text_though_it_begins_as_other_files(tmp_path, begin):
     assert files_of(tmp_path / "a.txt")
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+LINES = b'{"input_ids": [5]}\n' * 9
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "says"),
+    [
+        ("a.parquet", POINTER, {}, "a pointer of Git LFS to a file, not parquet. Fetch the file itself"),
+        ("a.parquet", LINES, {}, "JSON Lines, not parquet. Say --format jsonl"),
+        ("a.parquet", LINES, {"format": "ids"}, "JSON Lines, not parquet. Give it the suffix"),
+        ("a.parquet", b"ARROW1\0\0", {}, "Arrow, not parquet. Say --format arrow"),
+        ("a.arrow", b"PAR1\x15\x04", {}, "Parquet, not arrow. Say --format parquet"),
+        ("a.feather", b"FEA1\0\0\0\0", {}, "Feather 1, not arrow. Write it as Parquet"),
+        ("a.parquet.gz", gzip.compress(b"PAR1"), {}, "gzip, not parquet. Unpack it"),
+        ("a.parquet.gz", gzip.compress(b"PAR1"), {"format": "parquet"}, "gzip, not parquet. Unpack it"),
+        ("a.npy", POINTER, {"format": "ids"}, "a pointer of Git LFS to a file, not npy. Fetch the file itself"),
+        ("a.npy", b"PAR1\x15\x04", {"format": "ids"}, "Parquet, not npy. Give it the suffix"),
+    ],
+)
+def test_files_of_columns_and_arrays_are_told_by_their_first_bytes(tmp_path, name, content, options, says):
+    for path in (name, "a.offsets.npy"):
+        (tmp_path / path).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}: is {says}"):
+        files_of(tmp_path / name, **options)
+
+
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("pack", [bytes, lzma.compress, gzip.compress])
 def test_tar_archives_are_told_by_their_first_header_whatever_packs_them(tmp_path, form, pack):
