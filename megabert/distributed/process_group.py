@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import logging
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -175,7 +176,7 @@ def distributed_world(
             are to meet at a place that does not exist or is taken.
         MeetingError: Not all ranks came.
     """
-    with _environment() as (rank, size, local_rank):
+    with _callers_settings(), _environment() as (rank, size, local_rank):
         own_device = _device(device, local_rank)
         timeout = COLLECTIVE_TIMEOUT if watchdog_start_s is None else WATCHED_TIMEOUT
         patience_s = watchdog_start_s or COLLECTIVE_TIMEOUT.total_seconds()
@@ -191,6 +192,30 @@ def distributed_world(
             _leave(world, FAILURE_BARRIER_S)
             raise
         _leave(world, EXIT_BARRIER_S)
+
+
+@contextlib.contextmanager
+def _callers_settings() -> Iterator[None]:
+    """Give a program that trains by the library its settings of torch, threads and the environment back."""
+    backends: Any = torch.backends
+    cuda, cpu = backends.cuda.matmul, backends.mkldnn.matmul
+    settings = [(threading, "excepthook"), (cuda, "fp32_precision"), (cpu, "fp32_precision")]
+    settings += [(cuda, f"allow_{dtype}_reduced_precision_reduction") for dtype in ("bf16", "fp16")]
+    with contextlib.ExitStack() as kept:  # sets the last one first
+        kept.callback(torch.set_num_threads, torch.get_num_threads())
+        for owner, name in settings:
+            kept.callback(setattr, owner, name, getattr(owner, name))
+        with contextlib.suppress(RuntimeError):  # the caller has set the precision of one device alone
+            kept.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        for name in ("DS_ACCELERATOR", *PRODUCT_CACHES):
+            kept.callback(_set_variable, name, os.environ.get(name))
+        yield
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
 
 
 def _portable(failure: Exception | None) -> MegabertError | None:
@@ -218,7 +243,6 @@ def _environment() -> Iterator[tuple[int, int, int]]:
 def _device(requested: str, local_rank: int) -> torch.device:
     gpus = torch.cuda.device_count()
     if requested == "cpu" or (requested == "auto" and gpus == 0):
-        os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is first imported
         for cache in PRODUCT_CACHES:
             os.environ.setdefault(cache, PRODUCTS_KEPT)
         return torch.device("cpu")
@@ -252,9 +276,13 @@ def _start(rank: int, size: int, device: torch.device, timeout: datetime.timedel
     backend = "gloo" if device.type == "cpu" else "nccl"
     groups, gpu = dist.PrefixStore("groups", store), None if device.type == "cpu" else device
     dist.init_process_group(backend, store=groups, rank=rank, world_size=size, timeout=timeout, device_id=gpu)
+    os.environ["DS_ACCELERATOR"] = device.type
     with without_compiler():
         import deepspeed  # seconds: only where training starts
 
+    # DeepSpeed chooses the device of its models once: an earlier run of this process may have had another one.
+    deepspeed.accelerator.real_accelerator.ds_accelerator = None
+    deepspeed.accelerator.get_accelerator()
     # DeepSpeed would build its shared-memory collectives with a C++ compiler at first use; gloo needs none. Its table
     # of ops is given empty: to fill it, DeepSpeed tries compilers, and without nvcc a machine with a GPU gets a warning
     # on stdout for each CUDA op.

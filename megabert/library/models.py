@@ -2,8 +2,8 @@
 
 # S tokens of a text, D hidden, E embedding, L layers, N heads
 
+import gc
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -260,8 +260,10 @@ def fine_tune(
     require_recorded(Path(output_dir) / SETTINGS_NAME, "package")
     known = find_task(task, config)
     refuse_idle_settings(settings, [known], config, are_folders=Path(data).is_dir())
-    with nullcontext() if progress else quiet():
-        return finetune(known, config, Path(output_dir), device=device)
+    with quiet(unless=progress):
+        summary = finetune(known, config, Path(output_dir), device=device)
+    gc.collect()  # as in `pretrain`
+    return summary
 
 
 @checks_arguments

@@ -1,7 +1,7 @@
 """A pre-training, its run folder, scores and exports, as functions."""
 
+import gc
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -139,12 +139,13 @@ def pretrain(
     """
     path = Path(run_dir)
     callbacks = Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint)
-    with nullcontext() if progress else quiet(), CtrlC() as stop:
+    with quiet(unless=progress), CtrlC() as stop:
         with before_ranks_meet():
             config = resolve_run(path, None if recipe is None else str(recipe), nest(settings))
             initial = initial_weights(config, path)
         if not train(config, path, initial=initial, device=device, stop=stop, callbacks=callbacks):
             raise KeyboardInterrupt(f"{path} is saved; the same call continues it")
+    gc.collect()  # the engine is in reference cycles: its memory is free from here on, also on a GPU
     return load_run(path)
 
 

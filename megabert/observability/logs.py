@@ -10,6 +10,7 @@ import faulthandler
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,17 +30,25 @@ _is_quiet = False
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Show nothing within this context: messages go to the log of the run, and to the caller's own logging."""
+def quiet(*, unless: bool = False) -> Iterator[None]:
+    """Show nothing within this context, and give the caller's logging back after it.
+
+    Messages go to the log of the run, and to the caller's own handlers from the level on that the caller has set.
+
+    Args:
+        unless: Leave it to `log_to_stderr` to show messages, as a command does.
+    """
     global _is_quiet
-    before, _is_quiet = _is_quiet, True
-    logger.propagate = True
-    own = [handler for handler in logger.handlers if not isinstance(handler, _Terminal)]
-    logger.handlers = own or [logging.NullHandler()]  # without one, Python would show warnings
+    before = _is_quiet, logger.level, logger.propagate, logger.handlers
+    if unless:
+        _is_quiet, logger.handlers = False, [*logger.handlers]
+    else:
+        _is_quiet, logger.handlers, logger.propagate = True, [_Caller()], False
     try:
         yield
     finally:
-        _is_quiet = before
+        _is_quiet, level, logger.propagate, logger.handlers = before
+        logger.setLevel(level)
 
 
 def log_to_stderr(rank: int) -> None:
@@ -89,8 +98,9 @@ def _libraries_to(file: logging.Handler) -> Iterator[None]:
     errors = _Terminal()
     errors.setLevel(logging.ERROR)
     errors.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-    before = []
+    before, showing = [], warnings.showwarning
     logging.captureWarnings(True)
+    was_captured = warnings.showwarning is showing  # by the caller
     for library in map(logging.getLogger, _LIBRARIES):
         before.append((library, library.level, library.propagate, library.handlers))
         library.setLevel(logging.INFO)
@@ -99,7 +109,7 @@ def _libraries_to(file: logging.Handler) -> Iterator[None]:
     try:
         yield
     finally:
-        logging.captureWarnings(False)
+        logging.captureWarnings(was_captured)
         for library, level, propagate, handlers in before:
             library.setLevel(level)
             library.propagate, library.handlers = propagate, handlers
@@ -114,6 +124,20 @@ class _Terminal(logging.Handler):
                 print(self.format(record), file=sys.stderr, flush=True)
         except Exception:
             self.handleError(record)
+
+
+class _Caller(logging.Handler):
+    """Passes messages on as the logger would by its present settings."""
+
+    def __init__(self) -> None:
+        super().__init__(logger.getEffectiveLevel())
+        self._logger = logging.Logger(logger.name)
+        self._logger.handlers = [handler for handler in logger.handlers if not isinstance(handler, _Terminal)]
+        self._logger.parent, self._logger.propagate = logger.parent, logger.propagate
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._logger.hasHandlers():  # without one, Python would show warnings
+            self._logger.callHandlers(record)
 
 
 class _LogFile(logging.StreamHandler[IO[str]]):

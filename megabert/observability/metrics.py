@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -238,13 +239,13 @@ class TensorBoard:
         # Imported here: TensorBoard takes a second, which --help should not pay.
         from torch.utils.tensorboard import SummaryWriter
 
-        if threading.excepthook is not _without_tensorboard:
-            threading.excepthook = _without_tensorboard
+        if getattr(threading.excepthook, "func", None) is not _without_tensorboard:
+            threading.excepthook = partial(_without_tensorboard, threading.excepthook)
         self._writer = SummaryWriter(str(self._folder), purge_step=purge_step, flush_secs=30)
 
 
-def _without_tensorboard(failure: threading.ExceptHookArgs) -> None:
+def _without_tensorboard(show: Callable[[Any], object], failure: threading.ExceptHookArgs) -> None:
     """Show what ended a thread, unless it was TensorBoard's on a full disk: our next call gets that error as well."""
     module = type(failure.thread).__module__
     if not (module.startswith("tensorboard.") and issubclass(failure.exc_type, OSError)):
-        threading.__excepthook__(failure)
+        show(failure)

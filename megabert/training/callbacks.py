@@ -1,12 +1,13 @@
 """Functions of a user's own that a training calls on rank 0, between two steps."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from megabert.foundation.errors import MegabertError
 from megabert.observability.logs import logger
+from megabert.settings.config.run import WatchdogConfig
 from megabert.training.recovery.stop_signals import StopSignals
 
 Event = Literal["on_step", "on_validation", "on_checkpoint"]
@@ -41,6 +42,14 @@ class Callbacks:
             )
             self.error.__cause__ = error
             stop.received = stop.received or f"an error of {event}"
+
+    def extend(self, limits: WatchdogConfig) -> WatchdogConfig:
+        """Return the time limits of a run that calls the functions: a step may take as long as a checkpoint.
+
+        Rank 0 is in a step when it calls one, which may upload for minutes, and the other ranks wait in the next step.
+        """
+        has_functions = self.on_step or self.on_validation or self.on_checkpoint
+        return replace(limits, min_step_s=max(limits.min_step_s, limits.other_s)) if has_functions else limits
 
     def require_sound(self) -> None:
         """Raise the error of a function, if there was one."""

@@ -71,15 +71,17 @@ def pretrain(
         ConfigError, DataError, CheckpointError: Something cannot be used; where the run is new, nothing was written.
         MegabertError: A function of ``callbacks`` failed, on all ranks; the run is saved.
     """
-    with distributed_world(device, watchdog_start_s=config.watchdog.start_up_s) as world:
+    callbacks = callbacks or Callbacks()
+    limits = callbacks.extend(config.watchdog)
+    with distributed_world(device, watchdog_start_s=limits.start_up_s) as world:
         log_to_stderr(world.rank)
         with RunLock(run_dir, world):
             status = RunStatus(run_dir, world, fork=config.fork)
             try:
                 met = world.broadcast(time.time())
-                watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size, met=met)
+                watchdog = Watchdog(limits, run_dir, world.rank, record=status.hung, size=world.size, met=met)
                 with watchdog, world.failures.reporting():
-                    parts = world, status, watchdog, stop or StopSignals(), callbacks or Callbacks()
+                    parts = world, status, watchdog, stop or StopSignals(), callbacks
                     return _run(config, run_dir, initial, *parts)
             except BaseException as error:
                 # Of several ranks that fail, the first one's error is recorded, by the rank itself if it still can.

@@ -69,7 +69,6 @@ class Trainer:
         self.state, self.run_dir, self.world = state, run_dir, world
         self._shards, self._probes, self._budgets = inputs.shards, inputs.probes, state.budgets.tokens
         self._stop, self._watchdog, self._callbacks = stop, watchdog, callbacks
-        SIGNALS.waits_for = watchdog.describe
         self._checkpoints = CheckpointWriter(
             config, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog, state=state
         )
@@ -79,6 +78,7 @@ class Trainer:
         self._writer = self._open_writer()
         self._meter = Meter(config, world)
         self._profiler = StepProfiler(config.logging, run_dir, world.rank)
+        SIGNALS.waits_for = watchdog.describe
 
     def fit(self) -> TrainerState:
         """Train to the end of the last phase, or until a signal, and return the state, which is saved."""
@@ -101,6 +101,7 @@ class Trainer:
         """Finish the files that are being written, also after an error: the next start and the user depend on them."""
         self._profiler.close(self.state.step)
         self._checkpoints.close()
+        SIGNALS.waits_for = lambda: "the run's last records"  # the watchdog leads to the engine, which would stay alive
         if self._writer is not None:
             self._writer.close()
 
@@ -173,9 +174,14 @@ class Trainer:
     def save(self) -> None:
         """Begin to write a checkpoint of the current step; it is on the disk once ``settle`` returns."""
         with self._meter.timing("pause"):
-            if self._writer is not None:
-                self._writer.flush()
+            self._sync_metrics()
             self.state = self._checkpoints.save(self.state)
+
+    def _sync_metrics(self) -> None:
+        """Bring the rows to the disk before a checkpoint, which may not be ahead of them, within the same limit."""
+        self._watchdog.expect("writing a checkpoint")
+        if self._writer is not None:
+            self._writer.flush()
 
     def _report_checkpoints(self) -> None:
         """Call the user's function for the checkpoints that have been completed by now."""
@@ -215,8 +221,7 @@ class Trainer:
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
         signals = [f"{name} on rank {rank}" for rank, name in enumerate(self.world.gather(self._stop.received)) if name]
-        if self._writer is not None:
-            self._writer.flush()
+        self._sync_metrics()
         self.state = self._checkpoints.settle(self.state)
         self._report_checkpoints()
         if self.world.is_main:

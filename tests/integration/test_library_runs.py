@@ -1,5 +1,6 @@
 """The pipeline from Python: its functions give what the commands give, several times in one process."""
 
+import gc
 import json
 import logging
 import re
@@ -15,7 +16,9 @@ from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs, finished
 
 from megabert import library
+from megabert.observability.metrics import MetricWriter
 from megabert.tokens.shards.shard_set import ShardSet
+from megabert.training.recovery.watchdog import Watchdog
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -28,15 +31,22 @@ def train(run_dir, shards, **functions):
     return library.pretrain(run_dir=run_dir, device="cpu", **functions, **settings_of(shards))
 
 
+def engines():
+    return [one for one in gc.get_objects() if type(one).__name__ in ("Engine", "DeepSpeedEngine")]
+
+
 @pytest.fixture(scope="module")
 def first_run(shards, tmp_path_factory):
     """A run of this process that nothing interrupts."""
     return train(tmp_path_factory.mktemp("library") / "first", shards)
 
 
-def test_runs_of_one_process_equal_the_command_and_print_nothing(first_run, shards, tmp_path, capfd):
+def test_runs_of_one_process_equal_the_command_print_nothing_and_leave_no_engine(first_run, shards, tmp_path, capfd):
+    log = logging.getLogger("megabert")
+    before = (log.level, log.propagate, log.handlers[:])
     capfd.readouterr()
     second = train(tmp_path / "second", shards)
+    assert engines() == []
     command = finished(tmp_path / "command", shards)
     for run in (first_run, second):
         steps, losses = run.metric("train/loss")
@@ -45,7 +55,7 @@ def test_runs_of_one_process_equal_the_command_and_print_nothing(first_run, shar
         assert_equal_runs(Run(run.folder, shards), command)
     assert library.load_run(command.run_dir).table() == command.rows()
     assert capfd.readouterr() == ("", "")
-    assert [type(handler) for handler in logging.getLogger("megabert").handlers] == [logging.NullHandler]
+    assert (log.level, log.propagate, log.handlers) == before
 
 
 def test_functions_of_a_run_in_a_thread_get_every_row_score_and_checkpoint(shards, tmp_path):
@@ -60,6 +70,17 @@ def test_functions_of_a_run_in_a_thread_get_every_row_score_and_checkpoint(shard
     for name, metric in (("step", "train/loss"), ("validation", "eval/mlm_loss")):
         assert got[name] == list(zip(*(values.tolist() for values in run.metric(metric)), strict=True))
     assert got["checkpoint"] == [(step, True) for step in (0, 3, 6, 8, 9, 12, 13)]
+
+
+def test_functions_and_a_sync_of_metrics_have_the_limit_of_a_checkpoint(shards, tmp_path, monkeypatch):
+    limits: list[tuple] = []
+    synced: list[tuple] = []
+    expect, flush = Watchdog.expect, MetricWriter.flush
+    monkeypatch.setattr(Watchdog, "expect", lambda *words: (limits.append(words[1:]), expect(*words)))
+    monkeypatch.setattr(MetricWriter, "flush", lambda writer: (synced.append(limits[-1]), flush(writer)))
+    train(tmp_path / "run", shards, on_checkpoint=lambda step, folder: None)
+    assert {words[1] for words in limits if words[0] == "making a step"} == {1800.0}
+    assert set(synced) == {("writing a checkpoint",)}
 
 
 def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(first_run, shards, tmp_path):
@@ -153,7 +174,7 @@ def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_r
     settings = {"epochs": 2, "learning_rate": 1e-3, "device": "cpu"}
     capfd.readouterr()
     summary = library.fine_tune("classification", model=model, data=tmp_path, output_dir=tmp_path / "ours", **settings)
-    assert capfd.readouterr() == ("", "")
+    assert (capfd.readouterr(), engines()) == (("", ""), [])
     theirs, ours = (files_of(folder / "seed_42") for folder in (out, tmp_path / "ours"))
     names = [name for name in theirs if not name.startswith("tb/") and name != "result.json"]
     assert {"model/model.safetensors", "metrics.jsonl", "predictions_dev.jsonl"} <= set(names)

@@ -133,10 +133,13 @@ def read_config_json(folder: Path) -> ModelConfig:
     else:
         known = ", ".join(name for name, entry in FAMILIES.items() if entry.model_type is None)
         raise ConfigError(f"{path}: model_type={family!r}; supported are {known}. Give such an encoder.")
+    generator = folder / GENERATOR_FOLDER
+    has_generator = (generator / "config.json").is_file()
+    is_share_usual = not has_generator and "generator_size" not in content
     try:
-        config = _model_config(_taken(content, family), family, content.get("architectures"))
-        generator = folder / GENERATOR_FOLDER
-        if config.generator_size is not None and (generator / "config.json").is_file():
+        taken, architectures = _taken(content, family), content.get("architectures")
+        config = _model_config(taken, family, architectures, is_share_usual=is_share_usual)
+        if config.generator_size is not None and has_generator:
             config = _with_generator(config, read_config_json(generator))
     except _Misfit as error:
         raise ConfigError(f"{path}: {error}. Give another {family}, or correct the file.") from None
@@ -225,8 +228,14 @@ def _is_same(value: Any, wanted: Any) -> bool:
     return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
 
 
-def _model_config(taken: dict[str, Any], family: str, architectures: Any) -> ModelConfig:
+def _model_config(taken: dict[str, Any], family: str, architectures: Any, *, is_share_usual: bool) -> ModelConfig:
     """Return the model that our fields describe.
+
+    Args:
+        taken: Our fields.
+        family: The family.
+        architectures: The classes that the file states.
+        is_share_usual: Whether a generator's share is the default, with which sizes may allow no generator.
 
     Raises:
         _Misfit: There is no such model.
@@ -245,6 +254,8 @@ def _model_config(taken: dict[str, Any], family: str, architectures: Any) -> Mod
         positions = config.max_position_embeddings - unused_positions(config, pad_id)
         return merge_layers(ModelConfig, {"family": family, **taken}, {"max_position_embeddings": positions})
     except ConfigError as error:
+        if is_share_usual and taken.get("generator_size"):
+            return _model_config({**taken, "generator_size": None}, family, architectures, is_share_usual=False)
         _, *problems = str(error).splitlines()
         raise _Misfit("; ".join(problem.strip() for problem in problems)) from None
 

@@ -133,7 +133,8 @@ def write_model_files(
 ) -> None:
     """Write the files that ``transformers`` loads into an empty folder.
 
-    The architecture is the one whose heads ``state`` has. A discriminator's generator gets a folder within.
+    The architecture is the one whose heads ``state`` has. A discriminator's generator gets a folder within. The length
+    that the card states is the tokenizer's as well.
 
     Args:
         folder: The folder that `open_export` yields.
@@ -165,6 +166,8 @@ def write_model_files(
     # safetensors makes its file private: give it the permissions of config.json.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
     copy_tokenizer(tokenizer_dir, folder)
+    if card.longest:
+        state_length(folder, card.longest)
     parameters = sum(value.numel() for value in weights.values())
     text = render_card(card, config, architecture=head.architecture, parameters=parameters)
     atomic_write(folder / "README.md", text)
@@ -174,6 +177,13 @@ def write_model_files(
         # Forms such as vectors are the discriminator's, and so are its task and the lines that use them.
         card = replace(card, gives_vectors=False, usage=None, pipeline="fill-mask")
         write_model_files(inner, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card)
+
+
+def state_length(folder: Path, longest: int) -> None:
+    """Let the tokenizers of a folder cut texts at the trained length: positions after it are noise."""
+    for path in folder.rglob("tokenizer_config.json"):
+        content = {**read_object(path), "model_max_length": longest}
+        atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -194,6 +204,14 @@ def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
             f"resize_token_embeddings({tokenizer.vocab_size}) and save_pretrained of transformers."
         )
     return tokenizer
+
+
+def reads_segments(model: ModelConfig, tokenizer: Tokenizer) -> bool:
+    """Return whether the second text of a pair has a segment of its own.
+
+    A RoBERTa may have a table of two, but transformers gives all tokens the first if two separators divide the texts.
+    """
+    return model.type_vocab_size > 1 and not (model.family == "roberta" and tokenizer.separators_in_pair > 1)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -15,12 +15,13 @@ from megabert.downstream.export.config_json import read_config_json, stated_leng
 from megabert.downstream.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.downstream.export.model_folder import find_model, kind_of_folder
 from megabert.downstream.export.vector_form import VectorForm, read_vector_form
-from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
 from megabert.observability.logs import logger
 from megabert.settings.command_line.arguments import Pooling
 from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import RunConfig
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
 
@@ -147,11 +148,27 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
     def trained_length() -> int | None:
         if not is_run:
             return stated_length(folder, model.max_position_embeddings)
-        is_own = run.init_from is None  # else the initial weights may have been trained on longer texts
-        return run.longest_before(read_checkpoint_manifest(checkpoint_folder()).run.phase + 1) if is_own else None
+        return longest_trained(run, read_checkpoint_manifest(checkpoint_folder()).run.phase)
 
     weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
     return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed, trained_length=trained_length)
+
+
+def longest_trained(run: RunConfig, phase: int) -> int | None:
+    """Return the longest length that a run and the source of its weights have trained; None if that is not known.
+
+    Args:
+        run: The run.
+        phase: The last phase that counts, from 0.
+    """
+    own = run.longest_before(phase + 1)
+    if run.init_from is None:
+        return own
+    try:
+        before = open_source(run.init_from).trained_length()
+    except MegabertError:  # it is gone by now
+        return None
+    return before and max(own, before)
 
 
 def find_device(name: str) -> torch.device:

@@ -23,6 +23,8 @@ from megabert.tokens.tokenization import load_tokenizer
 
 MODULES_FILE, TRANSFORMER_FILE = "modules.json", "sentence_bert_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+"""Families in older names of the encoder's file, in the order in which sentence-transformers looks for them."""
 _IO = ("module_input_name", "module_output_name")
 _MODES = {
     "pooling_mode_cls_token": "cls",
@@ -35,8 +37,13 @@ _MODES = {
 """Switches of older versions, in the order in which the vectors of several are joined, and their names in version 6."""
 _POOLING, _LAYERS = ("Pooling", "MultiVectorMask"), ("Normalize", "Dense", "Dropout")
 MODULES = field_tables("module_fields.yaml")
-"""The fields of each module that is read."""
-_KINDS = {"max_seq_length": int, "pooling_mode": str | list, "activation_function": str, **dict.fromkeys(_IO, str)}
+"""The fields of each module that is read, and of the settings around them (``SentenceTransformer``)."""
+_KINDS = {
+    **dict.fromkeys(("max_seq_length", "truncate_dim"), int),
+    **dict.fromkeys(("activation_function", "default_prompt_name", *_IO), str),
+    "pooling_mode": str | list,
+    "prompts": dict,
+}
 """Types of fields that are taken over; the others are true or false."""
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
 _REMEDY = "Use sentence-transformers for this folder, or give --pooling for vectors of the encoder alone."
@@ -112,6 +119,8 @@ class VectorForm:
     """Most tokens of a text, special ones included; None if only the model's positions limit it."""
     prompt: str = ""
     """Put in front of every text."""
+    truncate_dim: int | None = None
+    """How many numbers of a text's vector are kept, after all modules; None keeps all."""
     modules: tuple[NamedModule, ...] = ()
     """The modules that the folder names, the encoder first."""
 
@@ -123,7 +132,8 @@ class VectorForm:
     def width(self, hidden_size: int) -> int:
         """Return the size of a vector, given the encoder's width."""
         dense = [layer.width for layer in self.layers if isinstance(layer, _Dense)]
-        return dense[-1] if dense else hidden_size * len(self.modes)
+        width = dense[-1] if dense else hidden_size * len(self.modes)
+        return min(width, self.truncate_dim or width)
 
     def limit(self, positions: int) -> int:
         """Return the most tokens of a text, given the number of the model's positions."""
@@ -132,15 +142,7 @@ class VectorForm:
     def pool(self, hidden_SD: Tensor) -> Tensor:
         """Return the vector of a text, of shape (D,), or one per token, of shape (S, D)."""
         vector = torch.cat([POOL[mode](hidden_SD) for mode in self.modes], -1)
-        return self.layers.to(vector.device)(vector)
-
-
-@dataclass(frozen=True)
-class _Prompts:
-    """The fields of `PROMPTS_FILE` that change a text; the others change no vector."""
-
-    prompts: dict[str, str | None] | None = None
-    default_prompt_name: str | None = None
+        return self.layers.to(vector.device)(vector)[..., : self.truncate_dim]
 
 
 def read_vector_form(folder: Path) -> VectorForm | None:
@@ -153,12 +155,14 @@ def read_vector_form(folder: Path) -> VectorForm | None:
     if not _is_listed(folder / MODULES_FILE):
         return None
     modules = _read_modules(folder / MODULES_FILE)
-    own = _read_fields(folder / TRANSFORMER_FILE, "Transformer")
+    path = find_transformer_file(folder)
+    own = _read_fields(path, "Transformer")
     if own["do_lower_case"]:
         upper, lower = load_tokenizer(folder).encode_batch(["A", "a"])
         if upper.tolist() != lower.tolist():
-            raise ConfigError(f"{folder / TRANSFORMER_FILE}: do_lower_case, but the tokenizer keeps case. {_REMEDY}")
-    config, prompt = read_config_json(folder), _read_prompt(folder)
+            raise ConfigError(f"{path}: do_lower_case, but the tokenizer keeps case. {_REMEDY}")
+    config, settings = read_config_json(folder), _read_fields(folder / PROMPTS_FILE, "SentenceTransformer")
+    prompt = _default_prompt(folder / PROMPTS_FILE, settings)
     length = own["max_seq_length"] or stated_length(folder, config.max_position_embeddings)
     modes = _read_modes(folder / modules[1].path / "config.json", modules[1].name, prompt)
     layers, width = nn.Sequential(), config.hidden_size * len(modes)
@@ -175,7 +179,14 @@ def read_vector_form(folder: Path) -> VectorForm | None:
             layer = _read_dense(path, fields, width)
             layers.append(layer)
             width = layer.width
-    return VectorForm(modes, layers, int(min(length, 1 << 30)) if length else None, prompt, modules)
+    kept = None if modes == ("tokens",) else settings["truncate_dim"]  # a MultiVectorEncoder keeps all
+    return VectorForm(modes, layers, int(min(length, 1 << 30)) if length else None, prompt, kept, modules)
+
+
+def find_transformer_file(folder: Path) -> Path:
+    """Return the file with the encoder's settings, which in older folders is named after the family."""
+    paths = [folder / f"sentence_{family}_config.json" for family in _FAMILIES]
+    return next(filter(_is_listed, paths), paths[0])
 
 
 def _read_modules(path: Path) -> tuple[NamedModule, ...]:
@@ -195,17 +206,13 @@ def _read_modules(path: Path) -> tuple[NamedModule, ...]:
     return modules
 
 
-def _read_prompt(folder: Path) -> str:
+def _default_prompt(path: Path, settings: Mapping[str, Any]) -> str:
     """Return the prompt that sentence-transformers puts in front of every text unless it is given another one."""
-    path = folder / PROMPTS_FILE
-    if not _is_listed(path):
-        return ""
-    settings = _read(path, _Prompts)
-    if settings.default_prompt_name is None:
-        return ""
-    if settings.default_prompt_name not in (settings.prompts or {}):
-        raise ConfigError(f"{path}: default_prompt_name={settings.default_prompt_name!r} is no prompt. {_REMEDY}")
-    return (settings.prompts or {})[settings.default_prompt_name] or ""
+    name, prompts = settings["default_prompt_name"], settings["prompts"] or {}
+    prompt = None if name is None else prompts.get(name, ...)
+    if not isinstance(prompt, str | None):
+        raise ConfigError(f"{path}: default_prompt_name={name!r} is no prompt. {_REMEDY}")
+    return prompt or ""
 
 
 def _read_modes(path: Path, name: str, prompt: str) -> tuple[str, ...]:

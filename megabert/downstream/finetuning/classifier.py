@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from megabert.downstream.export.huggingface import load_fitting_tokenizer
 from megabert.downstream.finetuning.saved_model import SavedModel, recorded_settings
-from megabert.downstream.finetuning.setup import bind_kind
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.downstream.finetuning.trainer import EvaluationSet, compute_logits
@@ -52,15 +50,17 @@ class Classifier:
         self.labels, self._folder = saved.labels, saved.folder
         # The folder of another program does not say what its texts were.
         self._takes_pairs = None if saved.task_name is None else task.pair is not None
-        tokenizer = load_fitting_tokenizer(saved.folder, saved.model)
-        self._kind = bind_kind(task, config, saved.model, tokenizer, saved.labels)
+        self._kind = saved.bind_kind(task, config, saved.labels)
         self._device = torch.device(device)
         self._model = saved.build_model(task, self._kind.num_outputs).to(self._device)
 
     @checks_arguments
     @torch.no_grad()
     def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[Judgement]:
-        """Return a judgement for each text; texts are cut to the length that the model was fine-tuned with.
+        """Return a judgement for each text.
+
+        Texts are cut to the length that the model was fine-tuned with, or in a folder of another program to the length
+        that its tokenizer states, or the model's positions.
 
         Args:
             texts: The texts.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from megabert.downstream.export.config_json import read_object
+from megabert.downstream.export.config_json import read_object, stated_length
 from megabert.downstream.export.export_folder import open_export
 from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_model_files
 from megabert.downstream.export.model_card import ModelCard, facts_of
@@ -18,8 +18,9 @@ from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
-from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, read_examples, subset
-from megabert.downstream.finetuning.task_kinds import kind_of_task
+from megabert.downstream.finetuning.setup import USUAL_LENGTHS, Prepared, bind_kind, find_file, read_examples, subset
+from megabert.downstream.finetuning.tables import as_text
+from megabert.downstream.finetuning.task_kinds import TaskKind, kind_of_task
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
 from megabert.downstream.finetuning.trainer import EvaluationSet, TrainingSummary, evaluate
 from megabert.foundation.errors import CheckpointError, ConfigError
@@ -118,6 +119,7 @@ def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> Mod
         checkpoint={"chosen as": f"best on {first}", "step": f"{summary.best_step:,} of {summary.steps:,}"},
         metrics={f"{name}/{metric}": value for name, scores in metrics.items() for metric, value in scores.items()},
         software=describe_environment()["packages"],
+        longest=prepared.longest,
         pipeline=kind.head.pipeline,
         usage=USAGE.format(
             head=kind.head.architecture, architecture=architecture_of(prepared.model.family, kind.head.architecture)
@@ -149,6 +151,18 @@ class SavedModel(NamedTuple):
     """The encoder's parameters, by our names."""
     head: dict[str, Tensor]
     """All other parameters of the folder, by their names there."""
+
+    def bind_kind(self, task: Task, config: FinetuneConfig, labels: tuple[str, ...]) -> TaskKind:
+        """Return the task's kind, bound to this model, which reads whole texts if no length was recorded.
+
+        Raises:
+            ConfigError, DataError: A stated length or the tokenizer does not fit the model.
+        """
+        positions = self.model.max_position_embeddings
+        longest = stated_length(self.folder, positions) or positions
+        usual = min(longest, USUAL_LENGTHS.get(task.kind, longest))  # spans read a long text in windows
+        tokenizer = load_fitting_tokenizer(self.folder, self.model)
+        return bind_kind(task, config, self.model, tokenizer, labels, usual=usual)
 
     def build_model(self, task: Task, num_outputs: int) -> TaskModel:
         """Return the model in float32 on the CPU, in evaluation mode.
@@ -233,7 +247,8 @@ def read_saved_model(folder: Path) -> SavedModel:
 
 def _labels(fields: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     """Return the names of a head's outputs, in their order."""
-    names = {int(key): str(name) for key, name in (fields.get("id2label") or {}).items()}
+    stated = (fields.get("id2label") or {}).items()
+    names = {int(key): as_text("None" if name is None else name, f"{path}: id2label") for key, name in stated}
     if sorted(names) != [*range(len(names))]:
         raise ConfigError(f"{path}: id2label names {sorted(names)}. Number its labels from 0 on, without a gap.")
     ids = fields.get("label2id") or {}
@@ -304,7 +319,7 @@ def rescore(
             folder,
             ", ".join(labels),
         )
-    kind = bind_kind(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
+    kind = saved.bind_kind(task, config, labels)
     torch_device = find_device(device)
     model = saved.build_model(task, kind.num_outputs).to(torch_device)
     # The pass over the examples.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from megabert.downstream.export.huggingface import reads_segments
 from megabert.downstream.export.sources import Source, open_source
 from megabert.downstream.finetuning.batches import Features
 from megabert.downstream.finetuning.model import architecture_of
@@ -54,6 +55,8 @@ class Prepared(NamedTuple):
     """SHA-256 of the tokenizer and of every data file."""
     rate: str
     """The learning rate, and its reason."""
+    longest: int | None
+    """Longest length that the result has been trained on; None if the source does not state its own."""
 
     def describe(self) -> str:
         """Return how the files were read, in which order the labels are the outputs of the head, and the rate."""
@@ -99,6 +102,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     if not config.random_weights:  # read now, so that bad ones are refused here, and held until their first use
         weights, held = source.weights, [source.weights.read()]
         source = replace(source, weights=replace(weights, read=lambda: held.pop() if held else weights.read()))
+    before = 0 if config.random_weights else source.trained_length()  # a run may delete its checkpoint later
     return Prepared(
         source=source,
         model=replace(
@@ -116,6 +120,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             **{f"evaluation file {path.name}": sha256_file(path) for path in evaluation_paths},
         },
         rate=rate,
+        longest=None if before is None else max(before, kind.max_seq_length),
     )
 
 
@@ -143,21 +148,30 @@ def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> 
 
 
 def bind_kind(
-    task: Task, config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, labels: tuple[str, ...]
+    task: Task,
+    config: FinetuneConfig,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    labels: tuple[str, ...],
+    *,
+    usual: int | None = None,
 ) -> TaskKind:
     """Return the task's kind, bound to settings, labels and a model.
+
+    ``usual`` is the value of ``max_seq_length=auto``; None takes the one for the kind of task.
 
     Raises:
         ConfigError: The model has fewer positions than sequences may have tokens.
     """
-    limit, usual = model.max_position_embeddings, USUAL_LENGTHS.get(task.kind, 128)
+    limit, usual = model.max_position_embeddings, usual or USUAL_LENGTHS.get(task.kind, 128)
     length = min(usual, limit) if config.max_seq_length == "auto" else config.max_seq_length
     if length > limit:
         raise ConfigError(
             f"max_seq_length={length} is above the {limit} positions of {config.model}. Set it to {limit} or less."
         )
     kind = kind_of_task(task)
-    return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=model.type_vocab_size > 1)
+    has_segments = reads_segments(model, tokenizer)
+    return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=has_segments)
 
 
 def find_labelled_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple[Path, ...]]:

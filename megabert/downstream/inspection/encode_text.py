@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.data.batch import MicroBatch, pack_sequences
+from megabert.downstream.export.huggingface import reads_segments
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
 from megabert.foundation.json_files import JSON_SUFFIXES, open_text, read_json_lines
 from megabert.models.bert import PretrainingModel
@@ -62,7 +63,7 @@ def pack_text(
     """
     config = model.config
     encoded = encode_text(tokenizer, text, second, limit=longest or config.max_position_embeddings)
-    starts = [encoded.segment_b_start] if config.type_vocab_size > 1 else None
+    starts = [encoded.segment_b_start] if reads_segments(config, tokenizer) else None
     batch = pack_sequences([encoded.ids], segment_b_starts=starts, mask_id=tokenizer.special_ids.mask)
     return encoded, batch.to(next(model.parameters()).device)
 

@@ -21,6 +21,7 @@ from megabert.downstream.export.vector_form import (
     PROMPTS_FILE,
     TRANSFORMER_FILE,
     VectorForm,
+    find_transformer_file,
     read_vector_form,
 )
 from megabert.foundation.errors import ConfigError
@@ -126,9 +127,10 @@ def _refuse_other_vectors(source: Path, form: VectorForm, kind: VectorKind, *, h
         )
     # Vectors of tokens are scaled to length 1 in the ONNX form as well.
     lacking = ("Dense",) if kind == "colbert" else ("Dense", "Normalize")
-    extra = [module.name for module in form.modules if module.name in lacking]
+    extra = [f"the module {module.name}" for module in form.modules if module.name in lacking]
+    extra += ["truncate_dim"] * (form.truncate_dim is not None)
     if has_onnx and extra:
-        raise ConfigError(f"{source}: the ONNX form would lack the module {extra[0]}. Export without --onnx.")
+        raise ConfigError(f"{source}: the ONNX form would lack {extra[0]}. Export without --onnx.")
 
 
 class _Module(NamedTuple):
@@ -188,7 +190,7 @@ def _keep_modules(source: Path, folder: Path, form: VectorForm, *, positions: in
     for module in form.modules:
         weights = read_weights(source / module.path) if module.name == "Dense" else {}
         modules.append(_Module(module.name, module.type, _read(source / module.path / "config.json"), weights))
-    transformer = {**_read(source / TRANSFORMER_FILE), "max_seq_length": form.limit(positions)}
+    transformer = {**_read(find_transformer_file(source)), "max_seq_length": form.limit(positions)}
     _write_modules(folder, modules, transformer, _read(source / PROMPTS_FILE))
 
 

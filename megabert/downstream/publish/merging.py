@@ -14,12 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from megabert.downstream.export.config_json import read_object
+from megabert.downstream.export.config_json import ARCHITECTURES, read_object
 from megabert.downstream.export.export_folder import open_export
-from megabert.downstream.export.huggingface import write_model_files
+from megabert.downstream.export.huggingface import TaskHead, write_model_files
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.model_folder import find_model, folder_and_checkpoint
 from megabert.downstream.export.sources import Source, open_source
+from megabert.downstream.export.vector_form import MODULES_FILE
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.convert import UNREAD_POSITIONS
 
@@ -60,7 +61,7 @@ def open_parts(names: Sequence[str], weights: Sequence[float] | None = None) -> 
         raise ConfigError("--weights: all are 0. Give one above 0.")
     places = [folder_and_checkpoint(name) for name in names]
     for folder, _ in places:
-        _refuse_task(folder)
+        _refuse_what_is_lost(folder)
     sources = [open_source(*place) for place in places]
     for name, source in zip(names[1:], sources[1:], strict=True):
         _check_alike((names[0], sources[0]), (name, source))
@@ -69,9 +70,14 @@ def open_parts(names: Sequence[str], weights: Sequence[float] | None = None) -> 
     return [MergePart(title, source, share) for title, source, share in zip(titles, sources, shares, strict=True)]
 
 
-def _refuse_task(name: str) -> None:
-    """Refuse a fine-tuned model, whose head would be lost."""
+def _refuse_what_is_lost(name: str) -> None:
+    """Refuse a fine-tuned model, whose head would be lost, and one whose modules would be."""
     path = find_model(name) / "config.json"
+    if path.with_name(MODULES_FILE).is_file():
+        raise ConfigError(
+            f"{name}: has {MODULES_FILE}, and a merge has no modules of sentence-transformers. Merge copies without "
+            "that file, and add vectors to the merge: megabert export MERGE --to FOLDER --sentence-transformers KIND."
+        )
     architectures = read_object(path).get("architectures") if path.is_file() else None
     head = next((one for one in architectures or () if isinstance(one, str) and _TASK.search(one)), None)
     if head is not None:
@@ -128,11 +134,16 @@ def merge_parts(parts: Sequence[MergePart]) -> Source:
             sums[name] = sums[name] + addend if name in sums else addend
     mean = {name: value.to(torch.float32) for name, value in sums.items()}
     first = parts[0].source
-    return replace(first, weights=replace(first.weights, source="the merge", read=lambda: dict(mean)))
+    # Positions that one part has not been trained on are noise in the mean.
+    known = [length for part in parts if (length := part.source.trained_length())]
+    weights = replace(first.weights, source="the merge", read=lambda: dict(mean))
+    return replace(first, weights=weights, trained_length=lambda: min(known, default=None))
 
 
 def write_merge(folder: Path, merge: Source, parts: Sequence[MergePart], scores: dict[str, float]) -> None:
     """Write a merge in Hugging Face form, with a card that names its parts and their shares.
+
+    Encoders without the heads of their pre-training give an encoder.
 
     Args:
         folder: A new or empty folder, or an earlier export.
@@ -140,12 +151,17 @@ def write_merge(folder: Path, merge: Source, parts: Sequence[MergePart], scores:
         parts: The models of the mean.
         scores: Held-out loss of the merge and of each part by name; empty if none were scored.
     """
+    state, masked_lm = merge.weights.read(), ARCHITECTURES[merge.model.family]["none"]
+    is_bare = not any(name.startswith(("cls.predictions.", "discriminator_predictions.")) for name in state)
     card = ModelCard(
         name=MERGE,
+        longest=merge.trained_length(),
+        pipeline="feature-extraction" if is_bare else ModelCard.pipeline,
         description=f"The weighted mean of {len(parts)} encoders of the family {merge.model.traits.title}.",
         recipe={part.name: f"{part.share:.4f} of the mean" for part in parts},
         checkpoint={f"held-out loss of {name}": f"{loss:.4f}" for name, loss in scores.items()},
     )
-    state = merge.weights.read()
+    task = TaskHead(masked_lm.replace("ForMaskedLM", "Model"), {}, {}) if is_bare else None
+    pieces = merge.tokenizer_dir
     with open_export(folder) as new:
-        write_model_files(new, state=state, config=merge.model, tokenizer_dir=merge.tokenizer_dir, card=card)
+        write_model_files(new, state=state, config=merge.model, tokenizer_dir=pieces, card=card, task=task)

@@ -1,6 +1,5 @@
 """From a run's checkpoint, or from a Hugging Face folder, to a Hugging Face folder with its model card."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,10 @@ from megabert.checkpoints.format import CheckpointManifest, RunSummary, read_che
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object, stated_length
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
-from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
+from megabert.downstream.export.huggingface import TaskHead, read_huggingface, state_length, write_model_files
 from megabert.downstream.export.model_card import ModelCard, check_facts, facts_of, pipeline_of, render_eval_results
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
+from megabert.downstream.export.sources import longest_trained
 from megabert.downstream.publish.forms import Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, read_small
@@ -26,8 +26,9 @@ from megabert.training.run.folder import checkpoints_dir, read_config, run_sourc
 
 KEPT_FILES = ("README.md", f"{GENERATOR_FOLDER}/README.md", EVAL_RESULTS)
 """Files that are copied when a folder is exported again: weights tell neither of them."""
-KEPT_FIELDS = ("id2label", "label2id", "problem_type", "megabert_task")
-"""Fields of a fine-tuned model's config.json that tell of its head."""
+_HEAD = "id2label label2id num_labels _num_labels problem_type megabert_task"
+KEPT_FIELDS = (*_HEAD.split(), "sentence_transformers", "sbert_ce_default_activation_function", "tokenizer_class")
+"""Fields of config.json that describe a fine-tuned model's head, or choose the tokenizer's class."""
 
 
 def export_run(
@@ -68,7 +69,7 @@ def export_run(
         pieces, card = tokenizer_dir(run_dir), forms.on_card(card)
         write_model_files(new, state=state, config=model, tokenizer_dir=pieces, card=card)
         longest = card.longest or model.max_position_embeddings
-        _state_length(new, longest)
+        state_length(new, longest)  # all positions if the card states none
         add_forms(new, model, forms, longest=longest, source=None)
         results = render_eval_results(card.scores)
         if results:
@@ -134,7 +135,7 @@ def _card(
         name=config.name,
         description=f"An encoder of the family {config.model.traits.title}, pre-trained with megabert.",
         data=_data(run_dir, config, run),
-        longest=None if config.init_from else config.longest_before(run.phase + 1),
+        longest=longest_trained(config, run.phase),
         recipe={
             "recipe": config.name,
             "optimizer": ", ".join(
@@ -159,13 +160,6 @@ def _card(
         software=manifest.versions,
         symbols=_example_of_symbols(load_tokenizer(tokenizer_dir(run_dir))),
     )
-
-
-def _state_length(folder: Path, longest: int) -> None:
-    """Let the tokenizer cut texts at the trained length: positions after it are noise."""
-    for path in folder.rglob("tokenizer_config.json"):
-        content = {**read_object(path), "model_max_length": longest}
-        atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def _example_of_symbols(tokenizer: Tokenizer) -> tuple[str, str] | None:

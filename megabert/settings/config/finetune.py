@@ -42,7 +42,8 @@ class FinetuneConfig:
     """Evaluate on a fixed random subset of this size; 0 takes all."""
     max_seq_length: fields.SequenceLength | Literal["auto"] = "auto"
     """Longest sequence in tokens; auto means 384 for spans and 128 otherwise, at most the length that the model
-    was trained on, as far as it states that, and its positions."""
+    was trained on, as far as it states that, and its positions; in an evaluation, the length recorded with the model,
+    or all that it reads."""
     doc_stride: Annotated[int, Field(ge=1, le=1 << 20)] = 128
     """Spans only: tokens from the start of one window of a long context to the next."""
     max_query_length: Annotated[int, Field(ge=1, le=1 << 20)] = 64

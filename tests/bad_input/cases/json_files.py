@@ -43,12 +43,12 @@ OF_METRICS = {"cut": "", "numbers for words": "", "bytes": DAMAGED_LINE}
 OF_TOKENIZER_CONFIG = dict.fromkeys(("empty object", "words for numbers"), "")
 # The summary is written anew from the results of the seeds.
 OF_SUMMARY = dict.fromkeys(DAMAGES, "")
-# A file of no fields states none, and neither numbers of modules nor widths are read.
+# A file of no fields states none, and neither numbers of modules, widths nor prompts that are no default are read.
 OF_MODULES = {
     "modules.json": ("words for numbers",),
     "1_Pooling/config.json": ("empty object", "words for numbers", "numbers for words"),
     "sentence_bert_config.json": ("empty object", "numbers for words"),
-    "config_sentence_transformers.json": ("empty object", "words for numbers", "nulls"),
+    "config_sentence_transformers.json": ("empty object", "words for numbers", "numbers for words", "nulls"),
 }
 VERIFY = "megabert-data verify build/instances/32"
 SIMILAR = "megabert similar --model hf ship"

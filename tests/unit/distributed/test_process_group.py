@@ -1,11 +1,16 @@
 """A world of one rank."""
 
 import os
+import threading
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from megabert.distributed import process_group
 from megabert.distributed.process_group import PRODUCT_CACHES, PRODUCTS_KEPT, _device, distributed_world
 from megabert.foundation.errors import ConfigError
+from megabert.ops.matmul_precision import set_matmul_precision
 
 
 def test_start_tries_no_compiler_for_deepspeeds_ops(monkeypatch):
@@ -19,6 +24,52 @@ def test_start_tries_no_compiler_for_deepspeeds_ops(monkeypatch):
     monkeypatch.setattr(deepspeed.ops, "_probe_compatible_ops", try_compilers)
     with distributed_world("cpu") as world:
         assert world.gather("here") == ["here"]
+
+
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
+def test_deepspeed_takes_the_device_of_each_run_anew(monkeypatch, devices):
+    """Nothing is put on the device: this machine may have no GPU, so the groups are gloo's."""
+    monkeypatch.setenv("DS_ACCELERATOR", "xpu")
+    init = dist.init_process_group
+    monkeypatch.setattr(dist, "init_process_group", lambda _, device_id, **words: init("gloo", **words))
+    for name in devices:
+        monkeypatch.setattr(process_group, "_device", lambda *_, name=name: torch.device(name, 0))
+        with distributed_world():
+            from deepspeed.accelerator import get_accelerator
+
+            assert get_accelerator().device_name() == name
+    assert os.environ["DS_ACCELERATOR"] == "xpu"
+
+
+def settings():
+    matmul, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    sums = matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction
+    return matmul.fp32_precision, cpu.fp32_precision, sums, torch.get_num_threads(), threading.excepthook
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda: None,
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    ],
+)
+def test_caller_has_its_settings_of_torch_and_threads_back(prepare):
+    first = settings()
+    try:
+        prepare()
+        before = settings()
+        with distributed_world("cpu"):
+            torch.set_num_threads(torch.get_num_threads() + 1)
+            set_matmul_precision()
+            threading.excepthook = print
+        assert settings() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = first[:2]
+        torch.set_num_threads(first[-2])
+        threading.excepthook = first[-1]
 
 
 def test_few_products_are_kept_on_a_cpu_unless_more_are_asked_for(monkeypatch):

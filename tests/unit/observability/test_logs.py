@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -43,17 +44,44 @@ def logged(folder, rank: int, capsys) -> tuple[str, str]:
     return capsys.readouterr().err, log_path(folder, rank).read_text()
 
 
-def test_a_quiet_call_shows_nothing_and_keeps_the_callers_own_handlers(tmp_path, capsys):
-    log_to_stderr(0)
-    own = logging.FileHandler(tmp_path / "own.log")
-    for handlers in ([], [own]):
-        logger.handlers += handlers
-        with quiet():
-            log_to_stderr(0)
-            logger.warning("our warning")
-    own.close()
-    assert capsys.readouterr().err == ""
-    assert (tmp_path / "own.log").read_text() == "our warning\n"
+@pytest.mark.parametrize(
+    ("level", "shown", "own", "root"),
+    [
+        ("WARNING", "", "our warning\n", "our warning\n"),
+        ("DEBUG", "", "our detail\nour warning\n", "our detail\nour warning\n"),
+        ("WARNING", "our warning\n", "", ""),
+        ("WARNING", "", None, None),  # no handlers
+    ],
+)
+def test_a_call_keeps_to_the_callers_levels_and_gives_the_logging_back(
+    tmp_path, capsys, monkeypatch, level, shown, own, root
+):
+    files = [logging.FileHandler(tmp_path / name) for name in ("own", "root")]
+    log_to_stderr(0)  # an earlier command of this process
+    logger.setLevel(level)
+    logger.propagate = True
+    logger.handlers += files[:1] if own is not None else []
+    monkeypatch.setattr(logging.getLogger(), "handlers", files[1:] if root is not None else [])
+    before = (logger.level, logger.propagate, logger.handlers[:])
+    with quiet(unless=bool(shown)):
+        log_to_stderr(0)
+        logger.debug("our detail")
+        logger.warning("our warning")
+    assert (logger.level, logger.propagate, logger.handlers) == before
+    assert capsys.readouterr().err == shown
+    for file, text in zip(files, (own, root), strict=True):
+        file.close()
+        assert Path(file.baseFilename).read_text() == (text or "")
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_warnings_stay_captured_if_the_caller_captures_them(tmp_path, is_captured):
+    logging.captureWarnings(is_captured)
+    before = warnings.showwarning
+    with logging_to_file(tmp_path, 0):
+        logging.captureWarnings(True)
+    assert warnings.showwarning is before
+    logging.captureWarnings(False)
 
 
 def test_libraries_talk_to_the_file_and_their_errors_to_the_user(tmp_path, capsys):

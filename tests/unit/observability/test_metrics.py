@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import threading
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -135,9 +136,12 @@ def test_rows_are_dropped_on_a_full_disk(tmp_path, monkeypatch):
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
 
 
-def test_full_disk_under_tensorboards_thread_is_one_warning(tmp_path, monkeypatch, caplog, capsys):
+def test_full_disk_under_tensorboards_thread_is_one_warning_and_other_errors_are_the_callers(
+    tmp_path, monkeypatch, caplog, capsys
+):
+    others: list[type] = []
+    monkeypatch.setattr("threading.excepthook", lambda failure: others.append(failure.exc_type))
     writer = MetricWriter(tmp_path, resumed_step=0)
-    monkeypatch.setattr("threading.excepthook", metrics._without_tensorboard)  # pytest has put its own there
 
     with monkeypatch.context() as patch:
         patch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
@@ -145,6 +149,10 @@ def test_full_disk_under_tensorboards_thread_is_one_warning(tmp_path, monkeypatc
             writer.write(step, {"train/loss": 1.0})
             writer.flush()
     writer.close()
+    other = threading.Thread(target=int, args=["no number"])
+    other.start()
+    other.join()
+    assert others == [ValueError]
     assert "Traceback" not in capsys.readouterr().err
     assert caplog.text.count("cannot be written") == 1
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]

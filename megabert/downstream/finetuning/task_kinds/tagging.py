@@ -115,11 +115,19 @@ class Tagging(TaskKind[TaggedSentence]):
         """Write JSON Lines, and CoNLL columns (token, right tag, predicted tag) as the official script reads them."""
         columns = stem.with_name(f"{stem.name}.conll")
         sentences = [
-            "".join(f"{' '.join(row)}\n" for row in zip(p["tokens"], p["tags"], p["prediction"], strict=True))
+            "".join(
+                f"{' '.join(map(_as_column, row))}\n"
+                for row in zip(p["tokens"], p["tags"], p["prediction"], strict=True)
+            )
             for p in predictions
         ]
         atomic_write(columns, "\n".join(sentences))
         return [*super().write(predictions, metrics, stem), columns]
+
+
+def _as_column(value: str) -> str:
+    """Return a token or a tag of a table as one of CoNLL's columns, which are not empty and have no white space."""
+    return re.sub(r"\s+", "_", value, flags=re.ASCII) or "_"
 
 
 def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:

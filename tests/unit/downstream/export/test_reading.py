@@ -128,6 +128,19 @@ def test_the_share_of_a_folder_that_states_none_follows_from_the_widths(electra)
     assert read_config_json(folder) == replace(config, generator_size=0.5)
 
 
+def test_sizes_that_allow_no_usual_generator_are_an_encoders_unless_a_share_is_stated(tokenizer_dir, tmp_path):
+    sizes = {"hidden_size": 60, "num_hidden_layers": 1, "num_attention_heads": 10, "intermediate_size": 64}
+    config = ModelConfig(family="electra", vocab_size=69, embedding_size=16, **sizes)
+    write(tmp_path / "model", model_of(config, "none"), tokenizer_dir)
+    stated = json.loads((tmp_path / "model/config.json").read_text()) | {"architectures": ["ElectraModel"]}
+    del stated["generator_size"]
+    (tmp_path / "model/config.json").write_text(json.dumps(stated))
+    assert read_config_json(tmp_path / "model") == config
+    edit_config(tmp_path / "model", generator_size=0.25)
+    with pytest.raises(ConfigError, match=r"generator_size=0\.25 gives 2 heads for a width of 15"):
+        read_config_json(tmp_path / "model")
+
+
 @pytest.mark.parametrize(
     ("name", "stated", "wanted"),
     [

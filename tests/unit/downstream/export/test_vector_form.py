@@ -76,9 +76,18 @@ def embedded(folder, *flags):
     return np.load(folder.parent / "x.npy")
 
 
-@pytest.mark.parametrize(("family", "layout"), [*(("bert", name) for name in LAYOUTS), ("roberta", "weighted")])
-def test_modules_are_applied(family, layout, encoders, tmp_path):
-    expected = save(encoders[family], tmp_path / "model", *LAYOUTS[layout])
+@pytest.mark.parametrize(
+    ("family", "layout", "kept"),
+    [
+        *(("bert", name, None) for name in LAYOUTS),
+        ("roberta", "weighted", None),
+        ("bert", "cls, Normalize", 2),
+        ("bert", "mean, Dense", 2),
+        ("bert", "two poolings", 99),
+    ],
+)
+def test_modules_are_applied(family, layout, kept, encoders, tmp_path):
+    expected = save(encoders[family], tmp_path / "model", *LAYOUTS[layout], truncate_dim=kept)
     vectors = embedded(tmp_path / "model")
     assert vectors.shape == expected.shape
     assert np.abs(vectors - expected).max() < TOLERANCE
@@ -96,6 +105,11 @@ def test_the_longest_text_is_the_folders(encoders, tmp_path, capsys):
     path.write_text(json.dumps({"max_seq_length": 7, "do_lower_case": False}))
     expected = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(LINES)
     assert np.abs(embedded(tmp_path / "model") - expected).max() < TOLERANCE
+    path.rename(path.with_name("sentence_xlm-roberta_config.json"))  # an older name
+    assert np.abs(SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(LINES) - expected).max() == 0
+    assert np.abs(embedded(tmp_path / "model") - expected).max() < TOLERANCE
+    assert exported(tmp_path / "model", "mean") == 0
+    assert json.loads((tmp_path / "out/sentence_bert_config.json").read_text())["max_seq_length"] == 7
 
 
 def test_weights_of_modules_may_be_in_16_bits(encoders, tmp_path):
@@ -152,8 +166,21 @@ def change(folder, name, **fields):
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task='fill-mask'"),
         ("sentence_bert_config.json", {"query_length": 4}, "query_length is no field"),
         *(
-            ("sentence_bert_config.json", {"max_seq_length": n}, "max_seq_length=")
+            (file, {name: n}, f"{name}=")
+            for file, name in (
+                ("sentence_bert_config.json", "max_seq_length"),
+                ("config_sentence_transformers.json", "truncate_dim"),
+            )
             for n in ("16", 0, -1, 7.5, True, [])
+        ),
+        ("config_sentence_transformers.json", {"truncate_dims": 4}, "truncate_dims is no field .* truncate_dim"),
+        *(
+            (
+                "config_sentence_transformers.json",
+                {"default_prompt_name": "ask", "prompts": prompts},
+                "'ask' is no prompt",
+            )
+            for prompts in (None, {"query": ""}, {"ask": 4})
         ),
         ("sentence_bert_config.json", {"do_lower_case": "false"}, "do_lower_case='false'"),
         ("2_Dense/config.json", {"use_residual": 1}, "use_residual=1"),
@@ -205,7 +232,7 @@ def exported(folder, kind, *flags):
 
 @pytest.mark.parametrize("layout", ["cls, Normalize", "mean, Dense, Dense, Normalize"])
 def test_an_export_keeps_the_modules(layout, encoders, tmp_path):
-    expected = save(encoders["bert"], tmp_path / "model", *LAYOUTS[layout])
+    expected = save(encoders["bert"], tmp_path / "model", *LAYOUTS[layout], truncate_dim=2)
     for _ in range(2):  # the second replaces the first
         assert exported(tmp_path / "model", layout.partition(",")[0]) == 0
     again = SentenceTransformer(str(tmp_path / "out"), device="cpu")
@@ -220,15 +247,16 @@ def test_an_export_keeps_the_modules(layout, encoders, tmp_path):
         ("max", ["mean"], r"its modules give max, not mean. Export without --sentence-transformers"),
         ("cls, Normalize", ["mean"], "its modules give cls, not mean. Give --sentence-transformers cls"),
         ("cls, Normalize", ["cls", "--onnx"], "the ONNX form would lack the module Normalize"),
+        ("cls", ["cls", "--onnx"], "the ONNX form would lack truncate_dim"),
     ],
 )
 def test_an_export_of_other_vectors_is_refused(layout, words, message, encoders, tmp_path, capsys):
-    save(encoders["bert"], tmp_path / "model", *LAYOUTS[layout])
+    save(encoders["bert"], tmp_path / "model", *LAYOUTS.get(layout, (layout, [])), truncate_dim=5)
     assert exported(tmp_path / "model", *words) == ConfigError.exit_code
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_every_module_may_lie_in_an_export():
-    for name in MODULES.keys() - {"Transformer"}:
+    for name in MODULES.keys() - {"SentenceTransformer", "Transformer"}:
         assert f"2_{name}/config.json" in EXPORTED

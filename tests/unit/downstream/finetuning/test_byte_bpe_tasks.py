@@ -7,11 +7,12 @@ from transformers import AutoTokenizer
 from unit.downstream.finetuning.conftest import WORDS
 from unit.downstream.finetuning.test_span import gold_logits, question
 
-from megabert.downstream.finetuning.task_kinds import TASK_KINDS
+from megabert.downstream.finetuning.setup import bind_kind
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 from megabert.tokens.tokenization.training import train_byte_bpe
 
@@ -24,13 +25,13 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def make(folder):
+@pytest.fixture(params=[1, 2])
+def make(folder, request):
+    model = ModelConfig(family="roberta", type_vocab_size=request.param)  # two rows, of which one is used
+
     def make(name: str, labels=()):
-        task, config = find_task(name), FinetuneConfig(model="m", data="d", doc_stride=7)
-        return TASK_KINDS[task.kind](
-            task, config, load_tokenizer(folder), labels=tuple(labels), max_seq_length=24, has_segments=False
-        )
+        config = FinetuneConfig(model="m", data="d", doc_stride=7, max_seq_length=24)
+        return bind_kind(find_task(name), config, model, load_tokenizer(folder), tuple(labels))
 
     return make
 

@@ -27,8 +27,8 @@ def folder(model_dir, tokenizer_dir, tmp_path):
     return tmp_path / "model"
 
 
-def change(folder, **fields):
-    path = folder / "config.json"
+def change(folder, name="config.json", **fields):
+    path = folder / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
@@ -46,9 +46,32 @@ def test_probabilities_are_those_of_transformers(folder, tokenizer_dir, seconds)
         assert judgement.label == max(judgement.probabilities, key=judgement.probabilities.get)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("stated", [6, 200, int(1e30)])
+def test_long_texts_are_cut_as_transformers_cuts_them(stated, model_dir, tokenizer_dir, tmp_path):
+    labels = {"id2label": NAMES, "label2id": {name: index for index, name in NAMES.items()}}
+    config = transformers.AutoConfig.from_pretrained(
+        model_dir, max_position_embeddings=256, initializer_range=0.5, **labels
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    copy_tokenizer(tokenizer_dir, tmp_path)
+    change(tmp_path, "tokenizer_config.json", model_max_length=stated)
+    tokenizer, text = transformers.AutoTokenizer.from_pretrained(tmp_path), "the ship sailed over " * 99
+    ids = tokenizer(text, truncation=True, max_length=min(stated, 256), return_tensors="pt")
+    theirs = model(**ids).logits[0].softmax(-1).tolist()
+    judgement = Classifier(read_saved_model(tmp_path)).predict([text])[0]
+    assert list(judgement.probabilities.values()) == pytest.approx(theirs, abs=1e-5)
+
+
 def test_labels_of_ours_may_look_like_names_that_transformers_makes_up(folder):
     change(folder, id2label={"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}, **{KEY: {"task": "classification"}})
     assert Classifier(read_saved_model(folder)).labels == ("LABEL_1", "LABEL_0", "LABEL_2")
+
+
+def test_labels_that_are_no_text_are_written_as_in_tables(folder):
+    change(folder, id2label={"0": False, "1": True, "2": 2.0}, label2id={"false": 0, "true": 1, "2": 2})
+    assert Classifier(read_saved_model(folder)).labels == ("false", "true", "2")
 
 
 @pytest.mark.parametrize("seconds", [None, TEXTS])

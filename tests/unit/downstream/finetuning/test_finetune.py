@@ -171,7 +171,10 @@ def test_random_weights_take_shape_and_tokenizer_alone(rte, model_dir, tmp_path)
     one, other = map(transformers.AutoModelForSequenceClassification.from_pretrained, models)
     layers = [model.bert.encoder.layer[0].output.dense.weight for model in (one, other)]
     assert (layers[0] - layers[1]).abs().max() > 0.02  # each seed draws its own
-    assert f"random weights of the shape of {shape}" in (models[0] / "README.md").read_text()
+    card = (models[0] / "README.md").read_text()
+    assert f"random weights of the shape of {shape}" in card
+    assert "| longest sequence | 32 trained, 64 positions |" in card
+    assert json.loads((models[0] / "tokenizer_config.json").read_text())["model_max_length"] == 32
 
 
 @pytest.mark.parametrize(

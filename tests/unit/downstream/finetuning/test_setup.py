@@ -93,6 +93,7 @@ def test_a_fine_tuning_says_how_it_read_its_file(task, file, content, words, mod
 @pytest.mark.parametrize(
     ("settings", "length", "said"),
     [
+        ({"max_seq_length": 8}, 8, ""),
         ({}, 16, "was trained on 16 tokens, as it states; 16 are taken"),
         ({"max_seq_length": 24}, 24, "was trained on 16 tokens, as it states; later positions begin untrained"),
         ({"random_weights": True}, 32, ""),
@@ -106,6 +107,7 @@ def test_length_is_one_of_the_training(settings, length, said, model_config, tok
     with caplog.at_level("INFO"):
         prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data), **settings))
     assert prepared.kind.max_seq_length == length
+    assert prepared.longest == max(16, length)
     assert said in caplog.text
     assert bool(said) == ("max_seq_length" in caplog.text)
 

@@ -151,8 +151,10 @@ def test_words_beyond_the_longest_sequence_are_predicted_outside(make_kind, tmp_
     logits = [np.tile(np.float32([0, 1]), (6, 1))]
     (row,) = kind.predict(logits, [example], features)
     assert row["prediction"] == ["B-A"] * 6 + ["O"] * 3
+    row["tokens"] = ("New\n York", "", *row["tokens"][2:])  # as a table may have them
     kind.write([row], {}, tmp_path / "p")
-    assert (tmp_path / "p.conll").read_text().splitlines()[0] == "cat B-A B-A"
+    lines = (tmp_path / "p.conll").read_text().splitlines()
+    assert lines == ["New_York B-A B-A", "_ B-A B-A", *["cat B-A B-A"] * 4, *["cat B-A O"] * 3]
 
 
 def test_a_tag_stands_on_the_words_first_piece(make_kind, tokenizer):

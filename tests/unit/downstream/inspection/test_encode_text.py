@@ -3,7 +3,7 @@ import transformers
 from support.tiny_models import tiny_model
 
 from megabert.downstream.inspection.attention import record_attention
-from megabert.downstream.inspection.encode_text import encode_text
+from megabert.downstream.inspection.encode_text import encode_text, pack_text
 from megabert.downstream.inspection.similar import word_ids
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 from megabert.tokens.tokenization.training import train_byte_bpe, train_wordpiece
@@ -27,9 +27,11 @@ def test_ids_of_texts_and_pairs_are_those_of_transformers(folder):
     assert pair.segment_b_start == len(pair.ids) - len(ours.encode(second)) - 1
 
 
-def test_roberta_attends_within_a_pair_without_segments():
+@pytest.mark.parametrize("rows", [1, 2])
+def test_roberta_attends_within_a_pair_without_segments(rows):
     tokenizer = train_byte_bpe(TEXTS, vocab_size=300)
-    model = tiny_model("roberta", vocab_size=tokenizer.vocab_size).eval()
+    model = tiny_model("roberta", vocab_size=tokenizer.vocab_size, type_vocab_size=rows).eval()
+    assert not pack_text(model, tokenizer, "the ship", "the sea")[1].segment_ids_T.any()
     record = record_attention(model, tokenizer, "the ship", "the sea")
     assert record.pieces.count("</s>") == 3
     assert record.pieces[record.segment_b_start - 1] == "</s>"

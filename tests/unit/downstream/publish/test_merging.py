@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from support.parity_models import CASES, make_tokenizer, random_model, write
+from transformers import AutoModel
 
 from megabert.downstream.export.model_folder import folder_and_checkpoint
 from megabert.downstream.publish.merging import merge_parts, open_parts
@@ -110,6 +113,40 @@ def test_fine_tuned_models_are_refused_since_their_head_would_be_lost(tmp_path):
     path = tmp_path / "one" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["BertForSequenceClassification"]}))
     with pytest.raises(ConfigError, match=r"one: is a BertForSequenceClassification, and a merge has no head"):
+        open_parts([one, one])
+
+
+def test_the_shortest_trained_length_of_the_parts_is_stated(write_step, tmp_path, megabert):
+    run_dir, longer = write_step(3), tmp_path / "longer"
+    megabert("export", run_dir, "--to", longer)
+    config, path = yaml.safe_load((run_dir / "config.yaml").read_text()), longer / "tokenizer_config.json"
+    trained, positions = config["phases"][0]["max_seq_length"], config["model"]["max_position_embeddings"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": positions}))
+    megabert("merge", longer, f"{run_dir}@3", "--to", tmp_path / "merged")
+    assert json.loads((tmp_path / "merged/tokenizer_config.json").read_text())["model_max_length"] == trained
+    assert f"{trained} trained, {positions} positions" in (tmp_path / "merged/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "case", [CASES[0], next(case for case in CASES if "Electra" in case.head)], ids=lambda c: c.head
+)
+def test_encoders_without_heads_give_an_encoder(case, tmp_path, megabert):
+    folder = tmp_path / "bare"
+    make_model(folder, case=case)
+    shutil.rmtree(folder / "generator", ignore_errors=True)
+    kept = {name: value for name, value in weights_of(folder).items() if name.startswith((case.family, "bert."))}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    megabert("merge", folder, folder, "--to", tmp_path / "merged")
+    model, info = AutoModel.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    assert model.config.architectures == [type(model).__name__]
+    assert not any(info.values())
+    assert "pipeline_tag: feature-extraction" in (tmp_path / "merged/README.md").read_text()
+
+
+def test_models_with_modules_are_refused_since_their_vectors_would_be_lost(tmp_path):
+    one = make_model(tmp_path / "one")
+    (tmp_path / "one/modules.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"one: has modules\.json, and a merge has no modules"):
         open_parts([one, one])
 
 

@@ -64,6 +64,10 @@ def test_the_longest_trained_length_is_stated_everywhere(write_step, tmp_path):
     export_run(run_dir, tmp_path / "continued", forms=Forms(vectors="mean"))  # its first weights may know them all
     for name, field in stated:
         assert json.loads((tmp_path / f"continued/{name}.json").read_text())[field] == positions
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": str(tmp_path / "out")}))
+    export_run(run_dir, tmp_path / "known", forms=Forms(vectors="mean"))  # they do not, as their folder states
+    for name, field in stated:
+        assert json.loads((tmp_path / f"known/{name}.json").read_text())[field] == trained
     export_again(tmp_path / "out", tmp_path / "again", Forms(vectors="mean"))
     assert json.loads((tmp_path / "again/sentence_bert_config.json").read_text())["max_seq_length"] == trained
 
@@ -140,9 +144,18 @@ def test_scores_and_the_card_of_a_generator_are_kept(config, tokenizer_dir, tmp_
         assert {name: (tmp_path / "again" / name).read_text() for name in texts} == texts
 
 
-def test_a_classifier_without_a_card_gets_one_of_its_task(exported, tmp_path):
-    path = exported / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["BertForSequenceClassification"]}))
+def test_a_classifier_keeps_the_fields_of_its_head_and_without_a_card_gets_one_of_its_task(exported, tmp_path):
+    path, identity = exported / "config.json", "torch.nn.modules.linear.Identity"
+    fields = {
+        **dict.fromkeys(("num_labels", "_num_labels"), 3),
+        "sbert_ce_default_activation_function": identity,
+        "sentence_transformers": {"activation_fn": identity, "version": "4.1.0"},
+        "tokenizer_class": "BertTokenizer",
+    }
+    stated = json.loads(path.read_text()) | {"architectures": ["BertForSequenceClassification"], **fields}
+    path.write_text(json.dumps(stated))
     (exported / "README.md").unlink()
     export_again(exported, tmp_path / "out", Forms())
     assert "pipeline_tag: text-classification" in (tmp_path / "out/README.md").read_text()
+    kept = json.loads((tmp_path / "out/config.json").read_text())
+    assert {name: kept.get(name) for name in fields} == fields
