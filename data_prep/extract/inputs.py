@@ -61,7 +61,7 @@ def _refuse_repeated(files: list[opening.InputFile]) -> None:
     """Refuse a file that would be read twice, because patterns overlap or a link leads to it."""
     first: dict[tuple[Hashable, str], opening.InputFile] = {}
     for file in files:
-        earlier = first.setdefault((opening.identity(file.path), file.field), file)
+        earlier = first.setdefault((opening.file_identity(file.path), file.field), file)
         if file.bytes and earlier is not file:
             raise DataError(
                 f"{file.path} (sources.{file.source}): is read already as {earlier.path} (sources.{earlier.source}). "

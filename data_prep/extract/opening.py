@@ -116,7 +116,7 @@ def _is_file(path: str) -> bool:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Return what a glob matches; a folder without permission, which it passes over in silence, is an error."""
+    """Return the matches of a glob; a folder without permission, which it passes over in silence, is an error."""
     path = Path(pattern)
     for folder, entry in pairwise([*reversed(path.parents), path]):
         needed = os.R_OK | os.X_OK if glob.has_magic(str(entry)) else os.X_OK
@@ -138,7 +138,7 @@ def size_and_time(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def identity(path: str) -> Hashable:
+def file_identity(path: str) -> Hashable:
     """Return what two paths of one local file have in common, links or not; the path itself of a URL."""
     if is_url(path):
         return path
