@@ -1,5 +1,7 @@
 import json
+import os
 import re
+from dataclasses import replace
 
 import pytest
 from unit.data_prep.conftest import read_chunks
@@ -169,9 +171,35 @@ def test_lines_are_read_as_by_pythons_parser(tmp_path, line):
         ("", {}, r"is a folder.*/\*\.txt"),
         ("a.xyz", {}, "--format text"),
         ("a.xyz", {"format": "text", "encoding": "utf-9"}, "unknown encoding 'utf-9'"),
+        ("pipe", {}, "pipe: cannot be read .it is a pipe"),
+        ("*e", {}, "pipe: cannot be read .it is a pipe"),
+        ("*.link", {}, r"a\.link: is a link to nothing.*or leave it out"),
+        ("caf*", {"format": "text"}, r"caf\\udce9': this name is not UTF-8.*Rename"),
+        ("**/a.xyz", {"format": "text"}, r"loop/a\.xyz \(sources\.0\): is read already as .*weight says"),
     ],
 )
 def test_input_that_cannot_be_read_is_refused(tmp_path, name, options, says):
     (tmp_path / "a.xyz").write_text("x")
+    (tmp_path / "a.link").symlink_to("objects/a")
+    (tmp_path / "loop").symlink_to(".")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "caf\udce9").write_text("x")
     with pytest.raises(DataError, match=says):
         find_files((SourceConfig(input=str(tmp_path / name), **options),))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "again"),
+    [*(("", name) for name in ("a.jsonl", "./a.jsonl", "*.jsonl", "link", "hard")), ("file://", "*.jsonl")],
+)
+def test_a_file_is_read_once_however_it_is_named(tmp_path, protocol, again):
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "b": "b"}\n')
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "link").symlink_to("a.jsonl")
+    (tmp_path / "hard").hardlink_to(tmp_path / "a.jsonl")
+    once = [SourceConfig(input=f"{protocol}{tmp_path}/{name}", format="jsonl") for name in ("empty.jsonl", "a.jsonl")]
+    twice = SourceConfig(input=f"{protocol}{tmp_path}/{again}", format="jsonl")
+    # A file of 0 bytes gives no text, and another key is another text.
+    assert len(find_files((*once, once[0], replace(once[1], field="b")))) == 4
+    with pytest.raises(DataError, match=r"\w \(sources\.2\): is read already as .*a\.jsonl \(sources\.1\)"):
+        find_files((*once, twice))

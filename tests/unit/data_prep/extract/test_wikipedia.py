@@ -144,18 +144,19 @@ def multistream(tmp_path):
     for stream in [*streams, "</mediawiki>\n"]:
         offsets.append(len(data))
         data += bz2.compress(stream.encode())
-    path = tmp_path / "dewiki-pages-articles-multistream.xml.bz2"
+    path = tmp_path / "dumps[1]" / "dewiki-pages-articles-multistream.xml.bz2"
+    path.parent.mkdir()
     path.write_bytes(data)
     lines = "".join(f"{offset}:{n}:Title {n}\n" for offset in offsets[1:-1] for n in range(place, place + 5))
     return path, lines
 
 
 @pytest.mark.parametrize("index", ["bz2", "plain", "none"])
-def test_multistream_dump_is_read_in_parts(multistream, tmp_path, monkeypatch, index):
+def test_multistream_dump_is_read_in_parts(multistream, monkeypatch, index):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     path, lines = multistream
     if index != "none":
-        name = tmp_path / f"dewiki-pages-articles-multistream-index.txt{'.bz2' if index == 'bz2' else ''}"
+        name = path.with_name(f"dewiki-pages-articles-multistream-index.txt{'.bz2' if index == 'bz2' else ''}")
         name.write_bytes(bz2.compress(lines.encode()) if index == "bz2" else lines.encode())
     found, problems, chunks = read_all(path, chunk_bytes=1)
     assert len(chunks) >= 9
@@ -179,10 +180,10 @@ def moved(lines):
     ],
     ids=["cut", "damaged", "empty", "of another dump", "offsets inside streams"],
 )
-def test_unfit_index_is_refused(multistream, tmp_path, monkeypatch, name, change, says):
+def test_unfit_index_is_refused(multistream, monkeypatch, name, change, says):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     path, lines = multistream
-    (tmp_path / f"dewiki-pages-articles-multistream-index.txt{name}").write_bytes(change(lines))
+    path.with_name(f"dewiki-pages-articles-multistream-index.txt{name}").write_bytes(change(lines))
     with pytest.raises(DataError, match=says):
         read_all(path, chunk_bytes=1)
 
