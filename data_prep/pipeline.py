@@ -218,8 +218,8 @@ def _split_again(build: RunningBuild, before: str) -> tuple[TokenFiles, Document
     below = held_out_below(build.config, written, [(path, schema) for path in sources], build.executor)
     chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), below)
     tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
-    # Duplicates are gone already, so step 5 finds none: their earlier count stays.
-    duplicates = {name: plan.kept[name] for name in ("duplicate_documents",) if name in plan.kept}
+    # Duplicates are gone already, so step 5 finds none: their earlier counts stay.
+    duplicates = {name: n for name, n in plan.kept.items() if name in ("duplicate_documents", "copies_left_out")}
     return chunks, replace(plan, tokenized=tokenized, kept=duplicates)
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.logs import copy_lines, keep
-from benchmarks.gpu.parts import COMMANDS, GRACE_S, PARTS
+from benchmarks.gpu.parts import ALL, COMMANDS, GRACE_S, PARTS, UNTIMED
 from benchmarks.gpu.report import write_report
 from benchmarks.gpu.runs import WHEELS
 
@@ -200,6 +200,25 @@ def use_sites(arguments: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
+def beside(parts: list[str], arguments: argparse.Namespace) -> Iterator[None]:
+    """Run parts by a command of their own, which has ended when this context ends; the rows are in the same folder."""
+    if not parts:
+        yield
+        return
+    command = [sys.executable, "-m", "benchmarks.gpu", "--parts", ",".join(parts), "--work", str(arguments.work)]
+    command += ["--output", str(arguments.work / "beside")]
+    command += ["--tiny"] * arguments.tiny + ["--again"] * arguments.again
+    child = subprocess.Popen(command, cwd=ROOT)
+    try:
+        yield
+        child.wait()
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            child.wait()
+
+
+@contextlib.contextmanager
 def gpu_log(path: Path) -> Iterator[None]:
     """Write clocks, power and what limits them once a second, where nvidia-smi is."""
     program = shutil.which("nvidia-smi")
@@ -253,15 +272,23 @@ def main() -> int:
     for library in ("NCCL", "GLOO"):  # one machine: where it has no network, looking for one fails
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     use_sites(arguments)
+    # A rented machine's time is too short to learn at its end that the wheels stayed behind.
+    lacking = [name for name in ALL if not is_importable(name)]
+    if lacking and arguments.parts[:1] != ["smoke"]:
+        raise SystemExit(
+            f"not importable here: {', '.join(lacking)}. Bring {WHEELS.relative_to(ROOT)} along, or --wheels."
+        )
     outcomes: dict[str, str] = {}
     described, folder = settings(arguments.tiny), rows_folder(arguments)
     due, started = 0.0, time.monotonic()  # a fresh machine has taken half a minute to import torch by now
 
     def report() -> list[str]:
+        keep(arguments.work / "runs", arguments.output)
         return write_report(arguments.output, folder, described, outcomes, list(PARTS))
 
-    with gpu_log(arguments.output / "gpu.csv"):
-        for part in arguments.parts:
+    def run(parts: list[str]) -> None:
+        nonlocal due
+        for part in parts:
             if arguments.again:
                 (folder / f"{part}.json").unlink(missing_ok=True)
             begun = time.monotonic()
@@ -270,8 +297,15 @@ def main() -> int:
             outcomes[part] = "running"
             outcomes[part] = start_part(part, arguments, due - (begun - started), report)
             report()
-            keep(arguments.work / "runs", arguments.output)
             print(f"== {part}: {outcomes[part]} in {time.monotonic() - begun:.0f} s", flush=True)
+
+    first, second = ([part for part in arguments.parts if part in parts] for parts in UNTIMED)
+    with gpu_log(arguments.output / "gpu.csv"):
+        if first and second:
+            with beside(second, arguments):
+                run(first)
+            outcomes |= dict.fromkeys(second, "done")
+        run([part for part in arguments.parts if part not in outcomes])
     problems = report()
     print((arguments.output / "bench_gpu.md").read_text())
     print("\n".join(["what failed, or is left for another run:", *problems]) if problems else "no row failed")

@@ -117,7 +117,7 @@ def _median_ms_on_gpu(function: Callable[[], Any], repeat_ms: int) -> float:
         return statistics.median(times(count))
 
 
-def ms_in_a_loop(function: Callable[[], Any], device: torch.device, *, seconds: float = 2.0) -> float:
+def ms_in_a_loop(function: Callable[[], Any], device: torch.device, *, seconds: float) -> float:
     """Return the mean time of a call among calls of some seconds without a pause.
 
     The same number of calls before them is not counted. By then a card at its limit of power has lowered its clock,

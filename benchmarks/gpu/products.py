@@ -89,7 +89,7 @@ def loop_row(prepare: Product, ways: tuple[str, ...], sizes: Sizes, device: torc
         for product in products:
             product()
 
-    ms = ms_in_a_loop(run, device)
+    ms = ms_in_a_loop(run, device, seconds=1.0)
     operations = sum(2e-9 * tokens * inputs * outputs for _, tokens, inputs, outputs in shapes)
     return {"ms": round(ms, 4), "tflop_per_s": round(operations / ms, 1)}
 

@@ -55,6 +55,9 @@ def gather(folder: Path, settings: Mapping[str, Any], outcomes: Mapping[str, str
             "rows": content["rows"] if has_rows else {},
         }
     report["bars"] = held_against_bars({part: content["rows"] for part, content in report["parts"].items()})
+    for name, bar in report["bars"].items():
+        if name.startswith("parity ") and not report["parts"]["parity"]["is_complete"]:
+            bar |= {"found": f"{bar['found']}, and rows are left", "reached": False}
     return report
 
 

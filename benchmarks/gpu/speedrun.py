@@ -117,7 +117,8 @@ def script_row(folder: Path, limit_s: float, is_tiny: bool) -> Row:
     """Run the script with this Python, and return the row that it has left."""
     result = folder / "speedrun.json"
     result.unlink(missing_ok=True)
-    command = ["env", f"PYTHON={sys.executable}", "bash", str(SCRIPT), str(folder)]
+    # Below the runs, whose logs and metrics are kept while it goes on.
+    command = ["env", f"PYTHON={sys.executable}", f"WORK={folder / 'work'}", "bash", str(SCRIPT), str(folder)]
     run([*command, *(["--tiny"] if is_tiny else [])], folder / "speedrun.log", limit_s)
     return dict(json.loads(result.read_text()))
 

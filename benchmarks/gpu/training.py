@@ -21,7 +21,7 @@ from benchmarks.gpu.rows import Row, Rows, SpoiltProcess
 from benchmarks.gpu.sizes import TINY, Sizes
 from megabert.models.bert import PretrainingModel
 from megabert.models.build import build_model
-from megabert.observability.flops import peak_flops, training_flops
+from megabert.observability.flops import local_pairs, peak_flops, training_flops
 from megabert.ops.fp8 import reset_casts
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.matmul_precision import set_matmul_precision
@@ -193,7 +193,11 @@ def throughput(
         seconds = (time.perf_counter() - started) / steps
     tokens, count = prepared[0].input_ids_T.numel(), prepared[0].next_sentence_label_B.numel()
     flops = training_flops(
-        config, tokens=tokens, squared_lengths=count * length**2, masked=prepared[0].masked_ids_M.numel()
+        config,
+        tokens=tokens,
+        squared_lengths=count * length**2,
+        masked=prepared[0].masked_ids_M.numel(),
+        local_pairs=local_pairs(config, [length] * count),
     )
     peak = peak_flops(torch.cuda.get_device_name(), "bf16") if device.type == "cuda" else None
     return {

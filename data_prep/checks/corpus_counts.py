@@ -74,8 +74,7 @@ def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Co
         dropped["documents_of_one_sentence"] = kept["one_sentence_documents"]
     if "duplicate_documents" in config.clean.rules:
         dropped["duplicate_documents"] = sum(kept.get("duplicate_documents", {}).values())
-    others = {"documents_without_weight": "documents_without_weight", "copies_left_out": "copies_of_long_documents"}
-    dropped |= {name: kept[key] for key, name in others.items() if key in kept}
+    dropped |= {name: kept[name] for name in ("documents_without_weight", "copies_left_out") if name in kept}
     problems = {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
     return dropped | problems
 
@@ -116,11 +115,17 @@ def require_documents(config: BuildConfig, extracted: Counts) -> None:
     require_readable(config, extracted)
     if sum(extracted["documents"].values()) == extracted["empty_documents"] or not extracted["sentences"]:
         names = ", ".join(source.title for source in config.sources)
-        lost = {name: counts["documents"] for name, counts in extracted["rules"].items() if "documents" in counts}
-        lost |= {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
-        to = f" (dropped: {', '.join(f'{number:,} {name}' for name, number in lost.items())})" if lost else ""
-        remedy = "Give --input other files, or fewer rules" if lost else "Give --input files that hold text"
-        raise DataError(f"The corpus is empty: no text in {names}{to}. {remedy}.")
+        rules = {name: counts["documents"] for name, counts in extracted["rules"].items() if "documents" in counts}
+        problems = {name: n for name, n in extracted["problems"].items() if name in extracted["examples"]}
+        lost = ", ".join(f"{number:,} {name}" for name, number in {**rules, **problems}.items())
+        remedies = ["Give --input other files, or fewer rules" if rules else "Give --input files that hold text"]
+        if "oversized_documents" in problems:
+            remedies.append("Part long documents: blank lines do in --format text, line ends in --format jsonl")
+        places = [f"\n  {_first(extracted['examples'][name])[0]}" for name in problems]
+        raise DataError(
+            f"The corpus is empty: no text in {names}{f' (dropped: {lost})' if lost else ''}. {'. '.join(remedies)}."
+            f"{' First places:' if places else ''}{''.join(places)}"
+        )
 
 
 def counted(number: int, name: str) -> str:

@@ -128,7 +128,7 @@ def documents_sha256(folder: Path | str) -> str | None:
     return hashlib.sha256("".join(record.sha256 for record in records).encode()).hexdigest() if records else None
 
 
-def require_usable(config: BuildConfig, output: Path) -> list[InputRecord]:
+def require_usable(config: BuildConfig, output: Path | None) -> list[InputRecord]:
     """Return the files of the builds whose documents are left out; warn of rules that make their texts others.
 
     Raises:
@@ -138,11 +138,11 @@ def require_usable(config: BuildConfig, output: Path) -> list[InputRecord]:
     return [record for folder in config.exclude for record in _usable(folder, config, output)]
 
 
-def _usable(name: str, config: BuildConfig, output: Path) -> list[InputRecord]:
+def _usable(name: str, config: BuildConfig, output: Path | None) -> list[InputRecord]:
     folder, where = Path(name), f"exclude: {name}"
     if is_url(name):
         raise ConfigError(f"{where}: is no folder of this machine. Name the folder that the build was made in.")
-    if folder.resolve() == output.resolve():
+    if output and folder.resolve() == output.resolve():
         raise ConfigError(f"{where}: is the folder of this build. Name earlier builds only.")
     state = read_state(folder)
     if state is None:

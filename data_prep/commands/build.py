@@ -22,9 +22,8 @@ from pathlib import Path
 
 from data_prep.checks.corpus_counts import LOST_ENDS, counted
 from data_prep.checks.stats import describe_corpus, describe_split, reporting_damage, share
-from data_prep.clean.known_documents import require_sound, require_usable
 from data_prep.commands.estimate import estimate_lines
-from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
+from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config, require_named
 from data_prep.config.build import BuildConfig
 from data_prep.execution.build_state import describe_repeats, read_state, require_possible_change
 from data_prep.execution.changes import PLAN_NAME
@@ -32,8 +31,7 @@ from data_prep.execution.executors import Executor
 from data_prep.execution.mpi import executor_of_all_ranks
 from data_prep.execution.records import Counts
 from data_prep.extract.first_look import describe_readings, warn_of_likely_mistakes
-from data_prep.extract.inputs import find_files, hash_inputs, plan_chunks
-from data_prep.identification.identifier import require_identifier
+from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import BuildResult, build_shards
 from data_prep.planning.estimate import estimate
 from data_prep.planning.text_sample import foresee_enough, sample_text
@@ -103,9 +101,7 @@ def _run(options: Namespace, executor: Executor) -> None:
 def _show_plan(config: BuildConfig, output: Path, executor: Executor) -> None:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
-    require_identifier(config)
-    known = require_usable(config, output)
-    require_sound(known, hash_inputs([], config, Executor(), [record.path for record in known]))
+    require_named(config, output)
     for file in files:
         kind = f"{file.compression} {file.format}".strip()
         print(f"{without_secrets(file.path)}: {file.bytes:,} bytes, {kind}, {file.encoding}")

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.commands.options import SOURCE_FIELDS, add_source_arguments, make_config
+from data_prep.commands.options import SOURCE_FIELDS, add_source_arguments, make_config, require_named
 from data_prep.config.build import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Unit
@@ -71,6 +71,7 @@ def run(options: Namespace) -> None:
             "shown then are of text of the same size, and too long for ids."
         )
     files = options.input_bytes or find_files(config.sources)
+    require_named(config, options.output)
     rates = measured_rates(config) if options.measure else None
     sample = None if isinstance(files, int) else sample_text(config, files)
     plan = estimate(config, files, options.ranks, rates=rates, sample=sample)

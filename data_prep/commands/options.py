@@ -5,9 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_prep.clean.known_documents import require_sound, require_usable
 from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
 from data_prep.config.cleaning import RULES, CleanConfig
 from data_prep.config.ids import TEXT_NEEDS
+from data_prep.execution.executors import Executor
+from data_prep.extract.inputs import hash_inputs
+from data_prep.identification.identifier import require_identifier
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.parser import Parser, bounded, whole
 from megabert.settings.config import loading
@@ -89,3 +93,19 @@ def resolve_build(
     for needs in (BUILD_NEEDS, TEXT_NEEDS):
         refuse_idle(fields, loading.to_dict(config), needs)
     return config
+
+
+def require_named(config: BuildConfig, output: Path | None) -> None:
+    """Refuse a language model, or builds to leave out, that could not be used, before any text is read.
+
+    Args:
+        config: Names them.
+        output: Folder of the build, which it cannot leave out itself; None if it has none.
+
+    Raises:
+        ConfigError: One does not fit the build, or a package is missing.
+        DataError: One is unfit or damaged.
+    """
+    require_identifier(config)
+    known = require_usable(config, output)
+    require_sound(known, hash_inputs([], config, Executor(), [record.path for record in known]))

@@ -30,7 +30,7 @@ from megabert.tokens.shards.folder import MANIFEST_NAME, read_manifest
 
 INPUT_FLAGS = ("--input", "--config", "--for", "--clean")
 """Flags that say which text is meant, and need ``--dry-run``."""
-UNUSED = (*LATER, "pieces", "vocab_size", "spare_pieces", "uncased", "max_bad_share")
+UNUSED = (*LATER, "pieces", "vocab_size", "spare_pieces", "uncased", "max_bad_share", "exclude")
 """Fields of a build that change nothing of the rules."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.checks.corpus_counts import require_readable
-from data_prep.commands.options import add_source_arguments, make_config
+from data_prep.commands.options import add_source_arguments, make_config, require_named
 from data_prep.config.build import BuildConfig
 from data_prep.config.cleaning import CORPUS_RULES
 from data_prep.documents.document_set import hash_text
@@ -61,6 +61,7 @@ def run(options: Namespace) -> None:
         raise ConfigError(f"{named}: {why}. Leave it out, or use `megabert-data build`, whose first step it is.")
     files = find_files(config.sources)
     say_readings(config, files)
+    require_named(config, options.output)
     chunks = plan_chunks(files, config.chunk_bytes)
     with publish_folder(options.output) as temporary:
         tokenizer, report = train_vocabulary(_texts(config, chunks), vocabulary_options(config))

@@ -140,7 +140,7 @@ class BuildConfig:
     @model_validator(mode="after")
     def _fits_together(self) -> "BuildConfig":
         refuse(self._impossible_vocabulary(), self._unusable_lengths(), self._unusable_languages())
-        refuse(self._unusable_sources())
+        require_usable_ids(self)
         return self
 
     def _impossible_vocabulary(self) -> Iterator[str]:
@@ -187,17 +187,6 @@ class BuildConfig:
                 f"language_model={self.language_model!r}: identifies nothing, since no language is {AUTO} and "
                 f"clean.rules lacks language; say language: {AUTO}, of the build or of a source, or leave the model out"
             )
-
-    def _unusable_sources(self) -> Iterator[str]:
-        require_usable_ids(self)
-        first: dict[tuple[str, str], int] = {}
-        for index, source in enumerate(self.sources):
-            earlier = first.setdefault((source.input, source.key), index)
-            if earlier != index:
-                yield (
-                    f"sources.{index}: input={source.input!r} is already the input of sources.{earlier}. Name it once; "
-                    "weight says how often its documents are used"
-                )
 
     def recorded(self) -> dict[str, Any]:
         """Return the configuration as files of the build hold it: without passwords and signatures."""

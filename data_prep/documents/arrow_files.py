@@ -18,6 +18,8 @@ from megabert.foundation.errors import DataError, HaltedError
 from megabert.foundation.files import atomic_path, check_regular
 from megabert.tokens.shards.shard_file import read_batches
 
+MAX_LIST_VALUES = (1 << 31) - 1
+"""Values that the offsets of a list column can number."""
 WRITE_BYTES = 1 << 20
 """Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""
 
@@ -123,7 +125,16 @@ def checked_array(path: Path, dtype: type[np.generic], shape: tuple[int | None, 
 
 
 def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.ListArray:
-    """Make a list column from flat values and offsets."""
+    """Make a list column from flat values and offsets.
+
+    Raises:
+        DataError: The values are more than offsets can number.
+    """
+    if offsets[-1] > MAX_LIST_VALUES:
+        raise DataError(
+            f"{offsets[-1]:,} tokens or sentences are in one bucket, and a file holds {MAX_LIST_VALUES:,}. Copies of "
+            "one text are in one bucket: add duplicate_documents to --clean, or give more --buckets."
+        )
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 

@@ -30,6 +30,8 @@ from megabert.foundation.json_files import seal, unseal
 from megabert.settings.config import extensions, loading
 
 STATE_NAME = "build.json"
+MAX_STATE_BYTES = 1 << 32
+"""Bytes that this file may have: it has a few lines for each input file, of which there may be millions."""
 REFUSED = Path("work", "refused")
 """File that is there while the last run's corpus was refused."""
 PACKAGES = ("megabert", "sentencex", "tokenizers", "numpy", "pyarrow")
@@ -205,7 +207,7 @@ def read_state(folder: Path) -> BuildState | None:
     if not path.exists():
         return None
     remedy = "Delete the folder, or give --output a new one."
-    state = unseal(files.read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
+    state = unseal(files.read_small(path, most=MAX_STATE_BYTES), BuildState, STATE_NAME, where=str(path), remedy=remedy)
     for name, was in state.versions.items():
         if installed_version(name) == "missing":  # the settings may name a rule of it
             extensions.require_package(f"{name} {was}", str(folder))

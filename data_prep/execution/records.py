@@ -125,6 +125,8 @@ class Problems:
         Raises:
             DataError: Where the build may not drop documents (``max_bad_share`` is 0).
         """
+        # JSON can name half of a surrogate pair, in a key too, and no file of UTF-8 can hold the message then.
+        message = message.encode("utf-8", "backslashreplace").decode()
         if self.is_strict:
             raise DataError(f"{message}. {remedy}")
         self.add(kind, message)

@@ -32,7 +32,8 @@ _TO_COLUMNS = (
     "'FILE.parquet')\", and choose the column with --field (for tabs: csv.ParseOptions(delimiter='\\t'))"
 )
 _TO_LINES = "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list"
-_RENAME = "Give it the suffix {}, by which it is told, or unpack it"
+_RENAME = "Unpack it; text may stay packed, and is told by the suffix {}"
+_IDS_BY_SUFFIX = "Give it the suffix of its kind: lists of ids are read from .jsonl, .parquet, .arrow and .npy"
 _NUMPY_ARRAY = ("an array of numpy", "Say --format ids if it holds ids of pieces")
 TABLES = (".csv", ".tsv")
 OTHER_KINDS = {
@@ -48,38 +49,43 @@ OTHER_KINDS = {
 }
 """Kinds of files that are not read: suffixes, and what to do."""
 _ARCHIVE = f"{_UNPACK}; of a DOCX, EPUB or ODT, {_PANDOC[0].lower()}{_PANDOC[1:]}"
-SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
-    (b"%PDF-", "PDF", OTHER_KINDS["PDF"][1]),
-    (b"PK\x03\x04", "a ZIP archive (a DOCX, EPUB, ODT or XLSX is one)", _ARCHIVE),
-    (b"\xd0\xcf\x11\xe0", "an old Office document", "Convert it to plain text with the program that wrote it"),
-    (b"{\\rtf", "RTF", _PANDOC),
-    (b"PAR1", "Parquet", "Say --format parquet"),
-    (b"ARROW1", "Arrow", "Say --format arrow"),
-    (b"\xff\xff\xff\xff", "an Arrow stream", "Say --format arrow"),
-    (b"FEA1", "Feather of version 1", "Write it as Parquet: pyarrow.feather.read_table, pyarrow.parquet.write_table"),
-    (b"\x1f\x8b", "gzip", _RENAME.format(".gz")),
-    (b"BZh", "bzip2", _RENAME.format(".bz2")),
-    (b"\xfd7zXZ", "xz", _RENAME.format(".xz")),
-    (b"\x28\xb5\x2f\xfd", "Zstandard", _RENAME.format(".zst")),
-    (b"\x04\x22\x4d\x18", "LZ4", "Unpack it first: lz4 -d FILE"),
-    (b"\x1f\x9d", "packed by compress", "Unpack it first: gzip -d FILE"),
-    (b"7z\xbc\xaf", "an archive of 7-Zip", _UNPACK),
-    (b"Rar!", "an archive of RAR", _UNPACK),
-    (b"WARC/", "an archive of the web", "Extract the text of its pages first, and give that as JSON Lines"),
-    (b"\x93NUMPY", *_NUMPY_ARRAY),
-    (b"version https://git-lfs", "a pointer of Git LFS to a file", "Fetch the file itself, with Git LFS"),
-    (b"Obj\x01", "Avro", "Write its text as JSON Lines or Parquet"),
-    (b"07070", "an archive of cpio", _UNPACK),
-    (b"!<arch>", "an archive of ar", _UNPACK),
-    (b"\x89HDF", "HDF5", "Write its text as JSON Lines or Parquet"),
-    (b"SQLite format 3", "a database", "Export its text as JSON Lines"),
-    (b"\x89PNG", "a picture", "Leave it out"),
-    (b"\xff\xd8\xff", "a picture", "Leave it out"),
-    (b"\x7fELF", "a program", "Leave it out"),
+SIGNATURES: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
+    (re.compile(begin), kind, remedy)
+    for begin, kind, remedy in (
+        (b"%PDF-", "PDF", OTHER_KINDS["PDF"][1]),
+        (b"PK\x03\x04", "a ZIP archive (a DOCX, EPUB, ODT or XLSX is one)", _ARCHIVE),
+        (b"\xd0\xcf\x11\xe0", "an old Office document", "Convert it to plain text with the program that wrote it"),
+        (rb"\{\\rtf", "RTF", _PANDOC),
+        (b"PAR1\x15", "Parquet", "Say --format parquet"),
+        (b"ARROW1", "Arrow", "Say --format arrow"),
+        (b"\xff\xff\xff\xff", "an Arrow stream", "Say --format arrow"),
+        (b"FEA1\0", "Feather 1", "Write it as Parquet: pyarrow.feather.read_table, pyarrow.parquet.write_table"),
+        (b"\x1f\x8b", "gzip", _RENAME.format(".gz")),
+        (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzip2", _RENAME.format(".bz2")),
+        (b"\xfd7zXZ", "xz", _RENAME.format(".xz")),
+        (rb"\x28\xb5\x2f\xfd", "Zstandard", _RENAME.format(".zst")),
+        (b"\x04\x22\x4d\x18", "LZ4", "Unpack it first: lz4 -d FILE"),
+        (b"\x1f\x9d", "packed by compress", "Unpack it first: gzip -d FILE"),
+        (b"7z\xbc\xaf", "an archive of 7-Zip", _UNPACK),
+        (b"Rar!\x1a\x07", "an archive of RAR", _UNPACK),
+        (rb"WARC/\d\.\d+\r?\n", "an archive of the web", "Extract the text of its pages first, as JSON Lines"),
+        (b"\x93NUMPY", *_NUMPY_ARRAY),
+        (b"version https://git-lfs", "a pointer of Git LFS to a file", "Fetch the file itself, with Git LFS"),
+        (b"Obj\x01", "Avro", "Write its text as JSON Lines or Parquet"),
+        (rb"07070([12][\da-fA-F]{104}|7[0-7]{70})", "an archive of cpio", _UNPACK),
+        (b"!<arch>\n", "an archive of ar", _UNPACK),
+        (b"\x89HDF", "HDF5", "Write its text as JSON Lines or Parquet"),
+        (b"SQLite format 3\0", "a database", "Export its text as JSON Lines"),
+        (b"\x89PNG", "a picture", "Leave it out"),
+        (b"\xff\xd8\xff", "a picture", "Leave it out"),
+        (b"\x7fELF", "a program", "Leave it out"),
+    )
 )
-"""First bytes of files that are not text, whatever they are named: the kind of file, and the remedy."""
+"""First bytes of files that are not text, whatever they are named; words do not begin so. The kind, and the remedy."""
 _COMPRESSED = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ", "zst": b"\x28\xb5\x2f\xfd"}
 """First bytes by `InputFile.compression`."""
+_OWN = {"parquet": (b"PAR1",), "arrow": (b"ARROW1", b"\xff\xff\xff\xff"), "npy": (b"\x93NUMPY", b"PK\x03\x04")}
+"""First bytes of the formats that are not text. A ZIP archive may be an npz, which the reader of arrays names."""
 _OBJECT = rb'\{\s*"(?:[^"\\]|\\.){0,200}"\s*:'
 _BEGINS: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*" + pattern, re.IGNORECASE), kind, remedy)
@@ -112,32 +118,29 @@ def unknown_format(path: str, suffix: str) -> DataError:
 
 
 def refuse_other_kinds(files: Sequence[InputFile]) -> None:
-    """Look at the first bytes of each file that is said to be text.
+    """Look at the first bytes of each file.
 
     Raises:
-        DataError: A file is of a kind that holds no plain text, or in another encoding than is said.
+        DataError: A file is of another kind than its name or ``--format`` says, or in another encoding.
     """
     remote = 0
     for file in files:
         remote += is_url(file.path)
-        if (
-            file.format in ("parquet", "arrow", "npy")
-            or not file.bytes
-            or (is_url(file.path) and remote > LOOKS_PER_SOURCE)
-        ):
+        if not file.bytes or (is_url(file.path) and remote > LOOKS_PER_SOURCE):
             continue
         if file.compression:
             _require_compression(file)
         head = _head(file, 1 << 10)
-        for signature, kind, remedy in SIGNATURES:
-            if head.startswith(signature):
-                raise DataError(f"{file.path}: is {kind}, not {file.format}. {_for(file.path, remedy)}.")
+        if head.startswith(_OWN.get(file.format, ())):
+            continue
         if _is_tar(head):
             raise DataError(f"{file.path}: is a tar archive, not {file.format}. {_UNPACK}.")
-        for begin, kind, remedy in _BEGINS if file.format in ("text", "book") else ():
+        for begin, kind, remedy in SIGNATURES if file.format in ("jsonl", "wikipedia") else SIGNATURES + _BEGINS:
             if begin.match(head):
-                raise DataError(f"{file.path}: is {kind}, not {file.format}. {_for(file.path, remedy)}.")
-        if not UNCUTTABLE.match(file.encoding) and (encoding := _wide_encoding(head)):
+                advice = _IDS_BY_SUFFIX if file.holds_ids and remedy.startswith("Say ") else _for(file.path, remedy)
+                raise DataError(f"{file.path}: is {kind}, not {file.format}. {advice}.")
+        is_text = file.format not in _OWN and not UNCUTTABLE.match(file.encoding)
+        if is_text and (encoding := _wide_encoding(head)):
             raise DataError(
                 f"{file.path}: is not {file.encoding}, it looks like {encoding}. Say --encoding {encoding}."
             )
@@ -147,12 +150,13 @@ def _require_compression(file: InputFile) -> None:
     """Refuse a name of a compression that the bytes are not in: a download may have been unpacked on its way."""
     begin = _COMPRESSED[file.compression]
     with open_stored(file.path) as stream:
-        stored = stream.read(8)
+        head = stream.read(128)
+    stored = head[:8]
     # Padding may come before the data, in Zstandard a frame to skip; a file may also be cut here.
     is_padding = not stored.strip(b"\0") or (file.compression == "zst" and stored[1:4] == b"*M\x18")
     if is_padding or stored[: len(begin)] == begin[: len(stored)]:
         return
-    kind = next((kind for other, kind, _ in SIGNATURES if stored.startswith(other)), "not compressed so")
+    kind = next((kind for other, kind, _ in SIGNATURES if other.match(head)), "not compressed so")
     raise DataError(
         f"{file.path}: its name says {file.compression}, but it is {kind}: it begins with {ascii(stored)[1:]}. Correct "
         "the suffix; a download that was unpacked on its way is plain text."
@@ -195,7 +199,8 @@ def warn_of_likely_mistakes(files: Sequence[InputFile]) -> None:
     for _, group in groupby((file for file in files if file.format == "text"), key=lambda file: file.source):
         texts = list(group)
         # A table whose rows would become text.
-        if table := next((file.path for file in texts if PurePosixPath(file.path).suffix.lower() in TABLES), None):
+        paths = (without_secrets(file.path) for file in texts)
+        if table := next((path for path in paths if PurePosixPath(path).suffix.lower() in TABLES), None):
             print(
                 f"warning: {table}: is read as plain text, with the commas and numbers of its table. "
                 f"{_for(table, OTHER_KINDS['CSV'][1])}.",
@@ -246,7 +251,7 @@ def _head(file: InputFile, size: int) -> bytes:
 
 
 def _for(path: str, remedy: str) -> str:
-    return remedy.replace("FILE", PurePosixPath(path).name)
+    return remedy.replace("FILE", PurePosixPath(without_secrets(path)).name)
 
 
 READINGS = {

@@ -226,6 +226,8 @@ def _open_array(path: str, what: str) -> NDArray[np.integer]:
     try:
         check_regular(path)
         array: NDArray[Any] = np.load(path, mmap_mode="r")
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it is an archive of arrays, an npz, and not one array of numpy.save")
     except Exception as error:  # numpy parses the header as text of Python, so that any kind of error may come of it
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(

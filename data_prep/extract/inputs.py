@@ -7,7 +7,7 @@ belongs to the chunk in which the border before it ends, and every document has 
 
 import bz2
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
@@ -46,14 +46,27 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[opening.InputFile]:
     """Expand the sources' globs, in order, each source's files sorted by name.
 
     Raises:
-        DataError: A glob matches nothing, a format is unknown or not the one that was named, an encoding is unknown,
-            or all files are empty.
+        DataError: A glob matches nothing, a file is named twice, a format is unknown or not the one that was named, an
+            encoding is unknown, or all files are empty.
     """
     files = [file for index, source in enumerate(sources) for file in _files_of(index, source)]
     if not sum(file.bytes for file in files):
         raise DataError(f"The corpus is empty: {len(files)} file(s) of 0 bytes. Give --input files that hold text.")
+    _refuse_repeated(files)
     refuse_other_kinds(files)
     return files
+
+
+def _refuse_repeated(files: list[opening.InputFile]) -> None:
+    """Refuse a file that would be read twice, because patterns overlap or a link leads to it."""
+    first: dict[tuple[Hashable, str], opening.InputFile] = {}
+    for file in files:
+        earlier = first.setdefault((opening.file_identity(file.path), file.field), file)
+        if file.bytes and earlier is not file:
+            raise DataError(
+                f"{file.path} (sources.{file.source}): is read already as {earlier.path} (sources.{earlier.source}). "
+                "Name it once, and no link to it; weight says how often its documents are used."
+            )
 
 
 def hash_inputs(
@@ -92,6 +105,8 @@ def _files_of(index: int, source: SourceConfig) -> list[opening.InputFile]:
         paths = _with_offsets(paths)
     files = []
     for path in paths:
+        if path.encode(errors="replace").decode() != path:
+            raise DataError(f"{path!a}: this name is not UTF-8, and no file of a build could hold it. Rename it.")
         name, compression = _format_of(path, source)
         size, modified_ns = opening.size_and_time(path)
         reading = source.encoding, source.key, compression, holds_ids, source.second_field or ""
@@ -121,23 +136,23 @@ def _with_offsets(paths: list[str]) -> list[str]:
 
 def _is_array(path: str) -> bool:
     """Whether a file is an array of ids, and not the offsets of one."""
-    return path.lower().endswith(".npy") and not path.lower().endswith(OFFSETS_SUFFIX)
+    name = without_secrets(path).lower()
+    return name.endswith(".npy") and not name.endswith(OFFSETS_SUFFIX)
 
 
 def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     """Return format and compression, from the name if they are not given."""
-    name = PurePosixPath(path)
+    name = PurePosixPath(without_secrets(path))
     compression = opening.COMPRESSIONS.get(name.suffix.lower(), "")
     if compression:
         name = name.with_suffix("")
     if source.format == "ids":
         return _container_of(name, path, source, compression), compression
-    if source.format != "auto":
-        return source.format, compression
     # A dump is named such as enwiki-20260101-pages-articles1.xml-p1p41242.
     is_dump = re.search(r"pages-articles.*\.xml", name.name)
     suffix = ".xml" if is_dump else name.suffix.lower()
-    file_format = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
+    by_name = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
+    file_format = by_name if source.format == "auto" else source.format
     if file_format is None:
         raise unknown_format(path, suffix)
     if file_format in ("parquet", "arrow"):  # which compress their columns themselves
@@ -242,8 +257,9 @@ def _index_of(path: str) -> str | None:
     folder, slash, name = path.rpartition("/")
     stem = re.sub(r"multistream(\d*)\.xml", r"multistream-index\1.txt", name)
     for candidate in (stem, stem.removesuffix(".bz2")):
-        if candidate != name and opening.find_paths(f"{folder}{slash}{candidate}"):
-            return f"{folder}{slash}{candidate}"
+        index = f"{folder}{slash}{candidate}"
+        if candidate != name and opening.find_paths(index) == [index]:
+            return index
     return None
 
 

@@ -6,8 +6,9 @@ import hashlib
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from data_prep.execution.records import Problems
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import open_to_read, sha256_file
+from megabert.foundation.files import check_regular, open_to_read, sha256_file
 from megabert.foundation.json_files import reading
 from megabert.foundation.remote_files import is_url, remote, remote_size
 
@@ -86,30 +87,47 @@ class InputChunk:
 
 
 def find_paths(pattern: str) -> list[str]:
-    """Return the files that a path, a glob or a URL names, sorted.
+    """Return the files that a path, a glob or a URL names, sorted. A name that exists is no glob.
 
     Raises:
-        DataError: The pattern names a folder, or one on the way may not be read.
+        DataError: The pattern names a folder, one on the way may not be read, or a match is no regular file.
     """
     if is_url(pattern):
         with remote(pattern) as (filesystem, path):
-            names = filesystem.glob(path) if glob.has_magic(path) else [path]
-            return sorted(filesystem.unstrip_protocol(name) for name in names if filesystem.isfile(name))
-    paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
-    if not paths and os.path.isdir(pattern):  # pathlib's `is_dir` raises below a closed folder
+            is_file = filesystem.isfile
+            names = [path] if is_file(path) else filter(is_file, filesystem.glob(path))
+            return sorted(map(filesystem.unstrip_protocol, names))
+    if os.path.isdir(pattern):
         raise DataError(f"{pattern}: is a folder. Give --input its files, such as '{pattern}/*.txt'.")
-    if not paths:
-        _require_readable(pattern)
-    return paths
+    return sorted(filter(_is_file, [pattern] if os.path.lexists(pattern) else _matches(pattern)))
 
 
-def _require_readable(pattern: str) -> None:
-    """Raise an error for a folder without permission, which a glob passes over in silence."""
-    parts = Path(pattern).parts
-    fixed = Path(*parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))])
-    for folder in [*reversed(fixed.parents), fixed]:
-        if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
-            raise DataError(f"{folder}: this folder may not be read. Give yourself permission (chmod u+rx {folder}).")
+def _is_file(path: str) -> bool:
+    """Return whether a match is a file and no folder; anything else, whose text would be left out, is an error."""
+    if os.path.isfile(path):
+        return True
+    if os.path.isdir(path):
+        return False
+    if os.path.islink(path) and not os.path.exists(path):
+        raise DataError(f"{path}: is a link to nothing that can be reached. Fetch its file, or leave it out.")
+    with reading(Path(path)):
+        check_regular(path)
+    return True
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Return the matches of a glob; a folder without permission, which it passes over in silence, is an error."""
+    path = Path(pattern)
+    for folder, entry in pairwise([*reversed(path.parents), path]):
+        needed = os.R_OK | os.X_OK if glob.has_magic(str(entry)) else os.X_OK
+        for match in glob.iglob(os.path.join(folder, ""), recursive=True):
+            # The folder of lost files belongs to the system, and every mounted disk has one.
+            if not os.access(match, needed) and Path(match).name != "lost+found":
+                raise DataError(
+                    f"{Path(match)}: this folder may not be read. Give yourself permission (chmod u+rx {Path(match)}), "
+                    "or leave it out."
+                )
+    return glob.iglob(pattern, recursive=True)
 
 
 def size_and_time(path: str) -> tuple[int, int]:
@@ -118,6 +136,14 @@ def size_and_time(path: str) -> tuple[int, int]:
         return remote_size(path), 0
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
+
+
+def file_identity(path: str) -> Hashable:
+    """Return what two paths of one local file have in common, links or not; the path itself of a URL."""
+    if is_url(path):
+        return path
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def input_sha256(path: str) -> str:

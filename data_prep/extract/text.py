@@ -203,19 +203,22 @@ def chunk_blocks(chunk: InputChunk, problems: Problems) -> tuple[int, Iterator[b
     if file.compression or UNCUTTABLE.match(file.encoding):
         return 0, content_blocks(file, problems, chunk.start, chunk.end)
     with open_stored(file.path) as stream:
-        start, end = (_next_document(stream, file, position) for position in (chunk.start, chunk.end))
+        start = _next_document(stream, file, chunk.start, chunk.end)
+        # If no document starts in the chunk, the end is not searched: every chunk would read the rest of the file.
+        end = start if start == file.bytes else _next_document(stream, file, chunk.end, file.bytes)
     return start, content_blocks(file, problems, start, max(start, end))
 
 
-def _next_document(stream: BinaryIO, file: InputFile, nominal: int) -> int:
-    """Return where the first document at or after ``nominal`` starts; the file's size if there is none."""
+def _next_document(stream: BinaryIO, file: InputFile, nominal: int, limit: int) -> int:
+    """Return where the first document at or after ``nominal`` starts; the file's size if none is before ``limit``."""
     if nominal == 0 or nominal >= file.bytes:
         return nominal
     # A border may begin before the nominal end of the chunk and end exactly at it.
     begin = max(0, nominal - BORDER_BYTES)
     stream.seek(begin)
     held = b""
-    while block := stream.read(SCAN_BYTES):
+    # Blocks end at the same bytes for every chunk, so that the end of one and the start of the next are found alike.
+    while begin < limit and (block := stream.read(SCAN_BYTES - (begin + len(held)) % SCAN_BYTES)):
         held += block
         for match in BORDERS[file.format].finditer(held):
             # A match that touches the end of the bytes read so far may be longer in the file.
@@ -282,10 +285,11 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
         DataError: It cannot be decoded, and the build may not lose documents; the message names the first wrong byte.
     """
     file = chunk.file
-    if offset == 0 and data.startswith(codecs.BOM_UTF8) and codecs.lookup(file.encoding).name == "utf-8":
+    is_utf8 = codecs.lookup(file.encoding).name == "utf-8"
+    if offset == 0 and data.startswith(codecs.BOM_UTF8) and is_utf8:
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
-        text = data.decode(file.encoding)
+        text = data.decode(file.encoding) if is_utf8 else _decode_whole(data, file.encoding)
     except UnicodeDecodeError as error:
         # Documents without wrong bytes are kept: the group is decoded again, one document at a time.
         border = BORDERS.get(file.format)
@@ -305,6 +309,21 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
         )
         return
     yield offset, text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _decode_whole(data: bytes, encoding: str) -> str:
+    """Return text without half of a surrogate pair, which an escape can name (``unicode_escape``) and UTF-8 not write.
+
+    Raises:
+        UnicodeDecodeError: It cannot be decoded, or has such a half.
+    """
+    text = data.decode(encoding)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        start = max(0, data.lower().find(b"%04x" % ord(text[error.start])) - len(r"\u"))
+        raise UnicodeDecodeError(encoding, data, start, start + 1, "half a surrogate pair") from None
+    return text
 
 
 def line_number(chunk: InputChunk, position: int) -> int:

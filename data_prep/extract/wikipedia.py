@@ -114,8 +114,10 @@ def _article(page: str, site: Site, problems: Problems, origin: str) -> str | No
     if not is_article:
         problems.count("pages_of_other_namespaces")
         return None
-    content = _element(page, "text")
-    if REDIRECT.search(page) or (content is not None and REDIRECT_TEXT.match(content)):
+    # Pages of a history have several revisions, the newest last.
+    content = _element(page.rpartition("<revision>")[2], "text")
+    # Dumps that number the namespace mark redirects as well; there a text may begin with a list whose item has a link.
+    if REDIRECT.search(page) or (namespace is None and content is not None and REDIRECT_TEXT.match(content)):
         problems.count("redirects")
         return None
     problems.count("articles")
@@ -133,11 +135,12 @@ def _article(page: str, site: Site, problems: Problems, origin: str) -> str | No
 
 
 def _element(page: str, name: str) -> str | None:
-    """Return the content of the first element of a name, as in the file; None if it is missing or not closed."""
+    """Return the content of the first element of a name, as in the file; None if it is empty or not closed."""
     # No pattern: one that fails tries every begin of an element again, to the end of the page.
     tag = re.search(rf"<{name}\b", page)
     start = page.find(">", tag.end()) + 1 if tag else 0
-    end = page.find(f"</{name}>", start) if start else -1
+    is_empty = not start or page[start - 2] == "/"
+    end = -1 if is_empty else page.find(f"</{name}>", start)
     return page[start:end] if end >= 0 else None
 
 

@@ -251,15 +251,19 @@ def _short_ones(config: BuildConfig, tokens: NDArray[np.int64]) -> Counts:
 
 
 def _choose(task: BucketTask, documents: document_set.TokenizedDocuments) -> tuple[NDArray[np.integer], Counts]:
-    """Return the documents to keep, in the order of their hashes, each as often as its source's weight says."""
+    """Return the documents to keep, in the order of their hashes, each as often as its source's weight says.
+
+    Copies of one text, by weight or as in the corpus, are all in this bucket: no more are kept than a worker can hold.
+    """
     hashes, sources = documents.hashes_D, documents.sources_D
     order = np.lexsort((sources, hashes))
     counts: Counts = {}
     if "duplicate_documents" in task.config.clean.rules:
         # Equal texts are neighbours now; the one of the first source is kept.
-        is_first = np.diff(hashes[order], prepend=~hashes[order][:1]) != 0
+        is_first = _is_first(hashes[order])
         counts["duplicate_documents"] = _by_source(sources[order[~is_first]])
         order = order[is_first]
+    times = np.ones(len(order), np.int64)
     weights = [source.weight for source in task.config.sources]
     if task.split == "train" and any(weight != 1 for weight in weights):
         # A weight of 2.3 takes each document twice, and three in ten, by a draw from its hash, a third time.
@@ -267,12 +271,18 @@ def _choose(task: BucketTask, documents: document_set.TokenizedDocuments) -> tup
         times = np.floor(weight).astype(np.int64)
         times += uniform(mix(hashes[order], string_key("weight"))) < weight - times
         counts["documents_without_weight"] = int(np.count_nonzero(times == 0))
-        tokens = np.diff(documents.token_offsets)[order]
-        most = np.maximum(1, MAX_BUCKET_TOKENS // np.maximum(tokens, 1))
-        if (times > most).any():  # else the counts of a build do not speak of it
-            counts["copies_left_out"] = int(np.maximum(times - most, 0).sum())
-        order = np.repeat(order, np.minimum(times, most))
-    return order, counts
+    most = np.maximum(1, MAX_BUCKET_TOKENS // np.maximum(np.diff(documents.token_offsets)[order], 1))
+    starts = offsets_of(times)[:-1]
+    copies_before = starts - np.maximum.accumulate(np.where(_is_first(hashes[order]), starts, 0))
+    kept = np.clip(most - copies_before, 0, times)
+    if (kept < times).any():  # else the counts of a build do not speak of it
+        counts["copies_left_out"] = int((times - kept).sum())
+    return np.repeat(order, kept), counts
+
+
+def _is_first(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return whether each of some hashes in order differs from the one before it."""
+    return np.diff(hashes, prepend=~hashes[:1]) != 0
 
 
 def _by_source(sources: NDArray[np.uint16], sizes: NDArray[np.int64] | None = None) -> dict[str, int]:

@@ -221,11 +221,16 @@ def _manifest(
     if "train" not in splits:
         length = metadata.max_seq_length
         least = f", or lower --min-tokens (now {n})" if (n := build.config.least_tokens(length)) else ""
+        left_out = corpus["dropped"].get("documents_without_weight")
+        weights = f" (the weights of their sources leave out {left_out:,} documents: raise them)" if left_out else ""
         raise DataError(
-            f"{build.folder}: the training documents gave no instance of length {length}. Give more text{least}."
+            f"{build.folder}: the training documents gave no instance of length {length}{weights}. Give more text"
+            f"{least}."
         )
     counts = {split: results.tally.of(f"{metadata.max_seq_length} {split}") for split in splits}
     text = {split: own.pop("text") for split, own in counts.items()}
+    for own in text.values():  # tokens by which a random B was lengthened may be in a pair of another bucket as well
+        own["used"] = min(own["used"], own["tokens"])
     return Manifest(
         metadata=metadata,
         shards=shards,

@@ -33,6 +33,7 @@ own operations for all casts.
 
 # T tokens, I inputs, O outputs, K the inner dimension: the product is left_TK right_OK^T; R rows of either
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -108,6 +109,24 @@ def _on_cpu(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) 
 
 
 def _on_gpu(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
+    if bias_O is not None and not _adds_bias(bias_O.device):
+        return _scaled_product(left, right, None, dtype) + bias_O
+    return _scaled_product(left, right, bias_O, dtype)
+
+
+@functools.cache
+def _adds_bias(device: torch.device) -> bool:
+    """Whether products by rows take a bias: the library that has them depends on the card and on CUDA."""
+    ones = torch.ones(MULTIPLE, MULTIPLE, dtype=torch.bfloat16, device=device)
+    cast = cast_rows(ones, FORWARD)
+    try:
+        _scaled_product(cast, cast, ones[0], torch.bfloat16)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _scaled_product(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
     # The left factor is row-major, the right one column-major; both scales are contiguous, (T, 1) and (1, O).
     return torch._scaled_mm(
         left[0],

@@ -150,6 +150,22 @@ def test_table_without_a_row_is_an_empty_corpus(tmp_path, small_build):
     assert "a.arrow" in message
 
 
+def test_corpus_of_one_document_above_the_limit_is_named_with_the_limit(tmp_path, small_build, monkeypatch):
+    monkeypatch.setattr("data_prep.extract.text.MAX_DOCUMENT_BYTES", 1000)
+    (tmp_path / "a.txt").write_text(f"{SENTENCES}\n" * 20)
+    message = small_build("--input", tmp_path / "a.txt", code=3).err
+    assert "(dropped: 1 oversized_documents). Give --input files that hold text. Part long documents: blank" in message
+    assert "a.txt: the document at byte 0 is above 32 MiB" in message
+    assert "fewer rules" not in message
+
+
+def test_weight_that_leaves_no_document_is_named(small_build):
+    texts = [f"{SENTENCES} It is number {i}." for i in range(9)]
+    flags = "--sources.0.weight 0.0001 --pieces byte_bpe --vocab-size 300"
+    message = small_build(*flags.split(), texts=texts, code=3).err
+    assert "(the weights of their sources leave out 9 documents: raise them). Give more text." in message
+
+
 def test_given_tokenizer_that_does_not_know_the_text_is_refused_before_instances(tmp_path, small_build, tokenizer):
     korean = ["\uc548\ub155 \uc138\uacc4. \uc798 \uc9c0\ub0c8\ub2c8? \uc751."] * 9
     message = small_build("--tokenizer", tokenizer, texts=korean, code=3).err

@@ -155,10 +155,27 @@ def kernel(monkeypatch):
     monkeypatch.setattr(torch, "_scaled_mm", multiply)
     monkeypatch.setattr(fp8, "_is_on_gpu", lambda tensor: True)
     monkeypatch.setattr(fp8, "choose", lambda *_: fp8.cast_rows_torch)
+    fp8._adds_bias.cache_clear()
+    yield
+    fp8._adds_bias.cache_clear()
+
+
+@pytest.fixture(params=[True, False])
+def adds_bias(request, kernel, monkeypatch):
+    """Whether the library behind ``_scaled_mm`` takes a bias."""
+    multiply = torch._scaled_mm
+
+    def refuse(*factors, bias, **options):
+        if bias is not None:
+            raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+        return multiply(*factors, bias=None, **options)
+
+    if not request.param:
+        monkeypatch.setattr(torch, "_scaled_mm", refuse)
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 16, 33, 300])
-def test_a_gpus_call_has_the_shapes_and_strides_that_torch_asks_for(kernel, tokens, generator):
+def test_a_gpus_call_has_the_shapes_and_strides_that_torch_asks_for(adds_bias, tokens, generator):
     x, w = rows(generator, tokens, 64), rows(generator, 48, 64)
     bias, grad = torch.randn(48, generator=generator).bfloat16(), rows(generator, tokens, 48)
     x.requires_grad_()

@@ -155,11 +155,14 @@ def test_folder_that_cannot_be_left_out_is_refused(make, old, tmp_path, change, 
     assert not (tmp_path / "new" / "build.json").exists()
 
 
-def test_dry_run_reads_the_hashes(old, small_build):
-    words = ("--dry-run", "--exclude", old)
-    small_build(*words, texts=NEW)
+@pytest.mark.parametrize("command", ["build --dry-run", "estimate", "vocab"])
+def test_commands_that_look_at_text_read_the_hashes(old, megabert_data, tmp_path, command):
+    text = write_jsonl(tmp_path / "new.jsonl", [*COPIES, *NEW])
+    words = ("--input", text, "--vocab-size", "300", "--exclude", old)
+    megabert_data(*command.split(), *words, "--output", tmp_path / "first")
     damage(old)
-    assert "00000-of-00001.npy: is damaged. Restore the folder" in small_build(*words, texts=NEW, code=3).err
+    said = megabert_data(*command.split(), *words, "--output", tmp_path / "second", code=3).err
+    assert "00000-of-00001.npy: is damaged. Restore the folder" in said
 
 
 @pytest.mark.parametrize(

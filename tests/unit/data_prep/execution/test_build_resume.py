@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from unit.data_prep.builds import Stopping, hashes
 
+from data_prep.execution.build_state import BuildState, InputRecord, read_state, write_state
+from megabert.foundation.files import MAX_SMALL_BYTES
+from megabert.settings.config.loading import to_dict
+
 ROOT = Path(__file__).parents[4]
 
 
@@ -46,6 +50,12 @@ def test_state_file_cut_off_by_a_kill_is_no_foreign_file(build, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         build(executor=Stopping(0))
     assert not list((tmp_path / "out").glob(".*.tmp"))
+
+
+def test_record_of_more_inputs_than_a_small_file_holds_is_read_again(make_config, tmp_path):
+    state = BuildState(to_dict(make_config()), [InputRecord("a" * MAX_SMALL_BYTES, 1, "0" * 64)], {})
+    write_state(tmp_path, state)
+    assert read_state(tmp_path) == state
 
 
 def test_unit_that_was_recorded_twice_is_counted_once(own_copy, build):

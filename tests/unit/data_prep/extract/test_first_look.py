@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import lzma
 import tarfile
@@ -14,6 +15,17 @@ WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay
 UNWRAPPED = "The ship had left the harbour before the dawn and nobody on the quay had slept.\nIt rained.\n\n" * 60
 POEM = "The ship had left the harbour before dawn,\nAnd nobody on the quay had slept that night,\n" * 60
 KOREAN = "\ubc30\ub294 \uc0c8\ubcbd\uc774 \ub418\uae30 \uc804\uc5d0 " * 4 + "\n"
+BEGINS = {
+    "RTF": b"{\\rtf1",
+    "bzip2": bz2.compress(b"a"),
+    "Zstandard": b"\x28\xb5\x2f\xfd",
+    "an archive of the web": b"WARC/1.0\r\n",
+    "an archive of cpio": b"070701" + b"0" * 104,
+}
+"""What a file begins with, of kinds that are told by more than some bytes."""
+PROSE = ["{ a, b } is a set.", '"Yes": he said', "[1] Smith", "<doctor>", "WAR and peace", "07070 123456 is the number"]
+PROSE += ["070701 was a Sunday", "BZhang is a common name", "Rar! said the lion", "WARC/1.0 is a form", "FEA1"]
+PROSE += ["PAR1 is a gene", "SQLite format 3 is old", "!<arch> is a mark"]
 
 
 def files_of(path, **options):
@@ -21,7 +33,7 @@ def files_of(path, **options):
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
-@pytest.mark.parametrize("signature", [signature for signature, _, _ in SIGNATURES], ids=range(len(SIGNATURES)))
+@pytest.mark.parametrize("signature", [BEGINS.get(kind, begin.pattern) for begin, kind, _ in SIGNATURES])
 def test_files_that_are_not_text_are_told_by_their_first_bytes(tmp_path, signature, suffix):
     content = signature + bytes(range(256))
     (tmp_path / f"a{suffix}").write_bytes(gzip.compress(content) if suffix == ".txt.gz" else content)
@@ -51,10 +63,36 @@ def test_text_that_begins_as_another_format_is_refused(tmp_path, begin, says, fo
         files_of(tmp_path / "wiki_00", format=format_)
 
 
-@pytest.mark.parametrize("begin", ["{ a, b } is a set.", '"Yes": he said', "[1] Smith", "<doctor>", "WAR and peace"])
-def test_prose_with_brackets_is_text(tmp_path, begin):
+@pytest.mark.parametrize("begin", PROSE)
+def test_prose_is_text_though_it_begins_as_other_files(tmp_path, begin):
     (tmp_path / "a.txt").write_text(begin)
     assert files_of(tmp_path / "a.txt")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+LINES = b'{"input_ids": [5]}\n' * 9
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "says"),
+    [
+        ("a.parquet", POINTER, {}, "a pointer of Git LFS to a file, not parquet. Fetch the file itself"),
+        ("a.parquet", LINES, {}, "JSON Lines, not parquet. Say --format jsonl"),
+        ("a.parquet", LINES, {"format": "ids"}, "JSON Lines, not parquet. Give it the suffix"),
+        ("a.parquet", b"ARROW1\0\0", {}, "Arrow, not parquet. Say --format arrow"),
+        ("a.arrow", b"PAR1\x15\x04", {}, "Parquet, not arrow. Say --format parquet"),
+        ("a.feather", b"FEA1\0\0\0\0", {}, "Feather 1, not arrow. Write it as Parquet"),
+        ("a.parquet.gz", gzip.compress(b"PAR1"), {}, "gzip, not parquet. Unpack it"),
+        ("a.parquet.gz", gzip.compress(b"PAR1"), {"format": "parquet"}, "gzip, not parquet. Unpack it"),
+        ("a.npy", POINTER, {"format": "ids"}, "a pointer of Git LFS to a file, not npy. Fetch the file itself"),
+        ("a.npy", b"PAR1\x15\x04", {"format": "ids"}, "Parquet, not npy. Give it the suffix"),
+    ],
+)
+def test_files_of_columns_and_arrays_are_told_by_their_first_bytes(tmp_path, name, content, options, says):
+    for path in (name, "a.offsets.npy"):
+        (tmp_path / path).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}: is {says}"):
+        files_of(tmp_path / name, **options)
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -164,6 +164,10 @@ def test_arrays_of_other_types_and_without_offsets_are_refused(tmp_path):
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY, cut")
     with pytest.raises(DataError, match=r"a.npy: cannot be read as an array of ids"):
         read(tmp_path / "a.npy")
+    with (tmp_path / "a.npy").open("wb") as archive:
+        np.savez(archive, ids=np.array([5, 6, 7]))
+    with pytest.raises(DataError, match=r"a.npy: cannot be read as an array of ids \(it is an archive"):
+        read(tmp_path / "a.npy")
     (tmp_path / "a.offsets.npy").unlink()
     with pytest.raises(DataError, match=r"a.offsets.npy: is missing; it says where each list of ids begins"):
         read(tmp_path / "a.npy")

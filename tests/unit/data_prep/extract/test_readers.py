@@ -1,4 +1,7 @@
 import json
+import os
+import re
+from dataclasses import replace
 
 import pytest
 from unit.data_prep.conftest import read_chunks
@@ -65,6 +68,23 @@ def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border
     assert read_all(path, chunk_bytes) == [[text] for text in texts]
 
 
+def test_chunks_in_which_no_document_starts_do_not_search_the_rest_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(text_module, "SCAN_BYTES", 500)
+    (tmp_path / "a.txt").write_text(text := "A line without a blank line after it.\n" * 1000)
+    searched, next_document = [], text_module._next_document
+
+    def count(stream, *arguments):
+        start = next_document(stream, *arguments)
+        searched.append(stream.tell() - arguments[1])
+        return start
+
+    monkeypatch.setattr(text_module, "_next_document", count)
+    texts, chunks = read_chunks(tmp_path / "a.txt", chunk_bytes=1000)
+    assert (texts, len(chunks)) == ([text], 38)
+    assert sum(searched) < 4 * len(text)
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "cp949", "utf-8", "gb18030"])
 def test_encoding_is_that_of_the_source(tmp_path, monkeypatch, encoding):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
@@ -103,6 +123,15 @@ def test_wrong_bytes_are_named_with_offset_and_line(tmp_path, monkeypatch, chunk
     assert "--encoding cp1252" in str(error.value)
 
 
+def test_half_a_character_by_an_escape_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\nTwo \\uD800.\n\nThree.\n")
+    message = r"not unicode_escape at byte 10 \(line 3; bytes 5c 75 44 38: half a surrogate pair\)"
+    with pytest.raises(DataError, match=message):
+        read_all(tmp_path / "a.txt", encoding="unicode_escape")
+    texts, _ = read_chunks(tmp_path / "a.txt", Problems(is_strict=False), encoding="unicode_escape")
+    assert [text.strip() for text in texts] == ["One.", "Three."]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -111,6 +140,7 @@ def test_wrong_bytes_are_named_with_offset_and_line(tmp_path, monkeypatch, chunk
         ('{"body": "x"}', r"line 3 has no text under the key 'text' \(keys: body\)"),
         ('{"text": 3}', "line 3 has no text under the key"),
         (r'{"text": "\ud83d!"}', r"line 3 has half a character \(\\ud83d without"),
+        (r'{"\ud83d": "x"}', r"line 3 has no text under the key 'text' \(keys: \\ud83d\)"),
         ("[" * 100_000, "line 3 is no JSON"),
     ],
 )
@@ -118,6 +148,8 @@ def test_bad_json_lines_are_named(tmp_path, line, message):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
         read_all(tmp_path / "a.jsonl")
+    read_chunks(tmp_path / "a.jsonl", problems := Problems(is_strict=False))
+    assert re.search(message, problems.examples["bad_lines"][0])
 
 
 @pytest.mark.parametrize(
@@ -139,9 +171,35 @@ def test_lines_are_read_as_by_pythons_parser(tmp_path, line):
         ("", {}, r"is a folder.*/\*\.txt"),
         ("a.xyz", {}, "--format text"),
         ("a.xyz", {"format": "text", "encoding": "utf-9"}, "unknown encoding 'utf-9'"),
+        ("pipe", {}, "pipe: cannot be read .it is a pipe"),
+        ("*e", {}, "pipe: cannot be read .it is a pipe"),
+        ("*.link", {}, r"a\.link: is a link to nothing.*or leave it out"),
+        ("caf*", {"format": "text"}, r"caf\\udce9': this name is not UTF-8.*Rename"),
+        ("**/a.xyz", {"format": "text"}, r"loop/a\.xyz \(sources\.0\): is read already as .*weight says"),
     ],
 )
 def test_input_that_cannot_be_read_is_refused(tmp_path, name, options, says):
     (tmp_path / "a.xyz").write_text("x")
+    (tmp_path / "a.link").symlink_to("objects/a")
+    (tmp_path / "loop").symlink_to(".")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "caf\udce9").write_text("x")
     with pytest.raises(DataError, match=says):
         find_files((SourceConfig(input=str(tmp_path / name), **options),))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "again"),
+    [*(("", name) for name in ("a.jsonl", "./a.jsonl", "*.jsonl", "link", "hard")), ("file://", "*.jsonl")],
+)
+def test_a_file_is_read_once_however_it_is_named(tmp_path, protocol, again):
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "b": "b"}\n')
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "link").symlink_to("a.jsonl")
+    (tmp_path / "hard").hardlink_to(tmp_path / "a.jsonl")
+    once = [SourceConfig(input=f"{protocol}{tmp_path}/{name}", format="jsonl") for name in ("empty.jsonl", "a.jsonl")]
+    twice = SourceConfig(input=f"{protocol}{tmp_path}/{again}", format="jsonl")
+    # A file of 0 bytes gives no text, and another key is another text.
+    assert len(find_files((*once, once[0], replace(once[1], field="b")))) == 4
+    with pytest.raises(DataError, match=r"\w \(sources\.2\): is read already as .*a\.jsonl \(sources\.1\)"):
+        find_files((*once, twice))

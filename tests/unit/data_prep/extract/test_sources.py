@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from support.faulty_server import serving_files
 from unit.data_prep.conftest import read_chunks
 
 from data_prep.execution import records
@@ -197,6 +198,29 @@ def test_urls_are_read_through_fsspec(tmp_path):
         read_all(f"file://{tmp_path}/none.txt")
 
 
+@pytest.mark.parametrize("protocol", ["", "file://"])
+def test_a_name_that_exists_is_no_pattern(tmp_path, protocol):
+    for name in ("a1.txt", "a[1].txt", "b[1].txt"):
+        (tmp_path / name).write_text(name)
+    for name in ("a[1].txt", "b[1].txt"):
+        assert read_all(f"{protocol}{tmp_path}/{name}") == [name]
+    assert read_all(f"{protocol}{tmp_path}/a[0-9].txt") == ["a1.txt"]
+
+
+def test_format_of_a_signed_address_is_that_of_its_name(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(jsonl(TEXTS)))
+    for name in ("a.json", "a.npy"):
+        (tmp_path / name).write_text("[5]")
+    with serving_files(tmp_path) as port:
+        address = f"http://127.0.0.1:{port}"
+        assert read_all(f"{address}/a.jsonl.gz?sig=abc") == TEXTS
+        assert read_all(f"{address}/a.jsonl.gz?sig=abc", format="jsonl") == TEXTS
+        for name, kind, says in (("a.json", "auto", "jq -c '.*' a.json > a.json."), ("a.npy", "ids", "local files")):
+            with pytest.raises(DataError, match=says) as refused:
+                read_all(f"{address}/{name}?sig=abc", format=kind)
+            assert "abc" not in str(refused.value)
+
+
 def test_unknown_protocol_is_named(tmp_path):
     with pytest.raises(Exception, match="nothing"):
         read_all("nothing://bucket/key.txt")
@@ -225,19 +249,24 @@ def test_unreadable_documents_can_be_dropped_and_counted(tmp_path):
     assert "line 8 is no JSON" in problems.examples["bad_lines"][0]
 
 
-def test_folder_without_permission_is_named(tmp_path):
+@pytest.mark.parametrize("pattern", ["closed/*.txt", "*/*.txt", "**/*.txt", "*/closed/a.txt", "closed/a.txt"])
+def test_folder_without_permission_is_named(tmp_path, pattern):
     """Root may read everything, so a child process gives up its rights first."""
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o000)
+    for folder in ("closed", "open/closed", "lost+found"):
+        (tmp_path / folder).mkdir(mode=0o000, parents=True)
+    (tmp_path / "open" / "a.txt").write_text("a")
+    tmp_path.chmod(0o755)
     child = os.fork()
     if child == 0:
         found = 2
         try:
+            os.chdir(tmp_path)
             if os.geteuid() == 0:
                 os.setuid(65534)
-            find_paths(str(closed / "*.txt"))
+            found = 3 - len(find_paths("open/*.txt"))
+            find_paths(pattern)
         except DataError as error:
-            found = 0 if "may not be read" in str(error) and "chmod u+rx" in str(error) else 1
+            found = 0 if "closed: this folder may not be read" in str(error) and "chmod u+rx" in str(error) else 1
         finally:
             os._exit(found)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -60,7 +60,7 @@ def article(index):
 
 PAGES = [
     page("Town", MARKUP),
-    page("Old name", "#REDIRECT [[Town]]"),
+    page("Old name", "#REDIRECT [[Town]]", None),
     page("Alter Name", "#WEITERLEITUNG [[Town]]", extra='<redirect title="Town" />'),
     page("Diskussion:Town", "Talk talk.", namespace="1"),
     *(page(f"Number {index}", article(index)) for index in range(40)),
@@ -109,6 +109,25 @@ def test_namespaces_of_old_dumps_are_told_by_the_title(tmp_path):
     assert problems.counts == {"articles": 1, "redirects": 1, "pages_of_other_namespaces": 1}
 
 
+EMPTY_REVISION = '<revision><text bytes="0" /></revision>'
+
+
+@pytest.mark.parametrize(
+    ("pages", "text"),
+    [
+        (page("A", "Newest.", extra="<revision><text>First draft.</text></revision>"), "Newest."),
+        (page("A", "Newest.", extra=EMPTY_REVISION), "Newest."),
+        (page("A", "Old.").replace("</revision>", f"</revision>{EMPTY_REVISION}"), ""),
+        (page("A", "# See [[Foo]] first.\n\nThis is the article."), "This is the article."),
+    ],
+    ids=["history", "first revision empty", "last revision empty", "list with a link"],
+)
+def test_article_is_the_newest_revision_and_no_redirect_for_its_list(tmp_path, pages, text):
+    (tmp_path / "a.xml").write_text(HEAD + pages)
+    found, problems, _ = read_all(tmp_path / "a.xml")
+    assert (found, problems.counts) == ([text], {"articles": 1})
+
+
 @pytest.mark.parametrize("cut", [20, 150])
 def test_cut_end_is_counted_and_not_fatal(tmp_path, cut):
     (tmp_path / "a.xml").write_text((HEAD + "".join(PAGES))[:-cut])
@@ -125,18 +144,19 @@ def multistream(tmp_path):
     for stream in [*streams, "</mediawiki>\n"]:
         offsets.append(len(data))
         data += bz2.compress(stream.encode())
-    path = tmp_path / "dewiki-pages-articles-multistream.xml.bz2"
+    path = tmp_path / "dumps[1]" / "dewiki-pages-articles-multistream.xml.bz2"
+    path.parent.mkdir()
     path.write_bytes(data)
     lines = "".join(f"{offset}:{n}:Title {n}\n" for offset in offsets[1:-1] for n in range(place, place + 5))
     return path, lines
 
 
 @pytest.mark.parametrize("index", ["bz2", "plain", "none"])
-def test_multistream_dump_is_read_in_parts(multistream, tmp_path, monkeypatch, index):
+def test_multistream_dump_is_read_in_parts(multistream, monkeypatch, index):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     path, lines = multistream
     if index != "none":
-        name = tmp_path / f"dewiki-pages-articles-multistream-index.txt{'.bz2' if index == 'bz2' else ''}"
+        name = path.with_name(f"dewiki-pages-articles-multistream-index.txt{'.bz2' if index == 'bz2' else ''}")
         name.write_bytes(bz2.compress(lines.encode()) if index == "bz2" else lines.encode())
     found, problems, chunks = read_all(path, chunk_bytes=1)
     assert len(chunks) >= 9
@@ -160,10 +180,10 @@ def moved(lines):
     ],
     ids=["cut", "damaged", "empty", "of another dump", "offsets inside streams"],
 )
-def test_unfit_index_is_refused(multistream, tmp_path, monkeypatch, name, change, says):
+def test_unfit_index_is_refused(multistream, monkeypatch, name, change, says):
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     path, lines = multistream
-    (tmp_path / f"dewiki-pages-articles-multistream-index.txt{name}").write_bytes(change(lines))
+    path.with_name(f"dewiki-pages-articles-multistream-index.txt{name}").write_bytes(change(lines))
     with pytest.raises(DataError, match=says):
         read_all(path, chunk_bytes=1)
 

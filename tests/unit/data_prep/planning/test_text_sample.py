@@ -99,9 +99,8 @@ def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, megabert_da
 
 def test_rule_on_languages_is_tried_with_the_languages_of_each_source(tmp_path):
     english, german = "The whale swam away, and nobody saw it.", "Der Wal schwamm davon, und niemand sah ihn wieder."
-    path = write_jsonl(tmp_path / "in.jsonl", [english, german, german])
-    own = {"input": str(path), "language": "en"}
-    sources = (SourceConfig(**own), SourceConfig(input=str(tmp_path / "*.jsonl"), language="auto"))
+    paths = {code: write_jsonl(tmp_path / f"{code}.jsonl", [english, german, german]) for code in ("en", "auto")}
+    sources = tuple(SourceConfig(input=str(path), language=code) for code, path in paths.items())
     clean = CleanConfig(rules=("control_characters",), languages=("de",))
     trial = try_rules(BuildConfig(sources=sources, clean=clean), find_files(sources))
     assert (trial.documents, trial.kept) == (6, 6)
@@ -129,6 +128,7 @@ def test_rule_on_languages_is_not_tried_with_one_that_cannot_be_identified(tmp_p
         (["--dry-run"], "No text given"),
         (["folder", "--dry-run", "--input", "in.jsonl"], "Leave one of the two out"),
         (["--dry-run", "--input", "none.jsonl"], "no such file"),
+        (["--dry-run", "--input", "empty.jsonl", "--exclude", "old"], "--exclude: no such flag"),
         (["--dry-run", "--input", "empty.jsonl"], "The corpus is empty"),
     ],
 )

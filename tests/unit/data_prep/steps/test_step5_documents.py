@@ -6,11 +6,12 @@ import pytest
 from unit.data_prep.conftest import WholeSplit, begun_build
 
 from data_prep.config.build import SourceConfig
-from data_prep.documents.arrow_files import gather, offsets_of, write_batches
+from data_prep.documents.arrow_files import gather, make_list, offsets_of, write_batches
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, document_schema, hash_range, tokenizer_of
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
 from data_prep.steps import step5_documents
 from data_prep.steps.step3_tokens import NAME, SPLIT_AGAIN_NAME
+from megabert.foundation.errors import DataError
 
 
 def copied(documents, starts, lengths):
@@ -53,12 +54,19 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
     monkeypatch.setattr(step5_documents, "MAX_BUCKET_TOKENS", 100)
     config = make_config(sources=(SourceConfig(input="a", weight=60), SourceConfig(input="b")))
     task = step5_documents.BucketTask(None, "train", 0, 1, 2000, tmp_path / "a.arrow", config)
-    hashes, splits, sources = np.arange(4, dtype=np.uint64), np.zeros(4, np.uint8), np.array([0, 0, 0, 1], np.uint16)
-    ids, lengths = np.zeros(431, np.uint16), np.array([1, 30, 200, 200])
-    documents = TokenizedDocuments(hashes, splits, sources, ids, lengths, np.arange(5))
+    # The last two texts have copies in the corpus: four of one source, and two after the first of a weighted one.
+    hashes, sources = np.array([0, 1, 2, 3, *[4] * 4, *[5] * 3], np.uint64), np.array([*[0] * 3, *[1] * 5, 0, 1, 1])
+    lengths = np.array([1, 30, 200, 200, *[40] * 4, *[30] * 3])
+    splits, ids = np.zeros(11, np.uint8), np.zeros(lengths.sum(), np.uint16)
+    documents = TokenizedDocuments(hashes, splits, sources.astype(np.uint16), ids, lengths, np.arange(12))
     order, counts = step5_documents._choose(task, documents)
-    assert np.bincount(order).tolist() == [60, 3, 1, 1]
-    assert counts["copies_left_out"] == 57 + 59
+    assert np.bincount(order, minlength=11).tolist() == [60, 3, 1, 1, 1, 1, 0, 0, 3, 0, 0]
+    assert counts["copies_left_out"] == 57 + 59 + 2 + 59
+
+
+def test_lists_that_arrow_cannot_number_are_refused():
+    with pytest.raises(DataError, match=r"2,147,483,648 tokens .* a file holds 2,147,483,647\. .* duplicate_documents"):
+        make_list(np.zeros(0, np.uint16), np.array([0, 1 << 31]))
 
 
 def test_tokens_of_any_bucket_are_copied(built):
