@@ -8,7 +8,8 @@ import pytest
 import torch
 from support.runs import TINY
 
-from megabert.tokens.shards.folder import read_manifest, write_manifest
+from megabert.tokens.shards.folder import InstanceStatistics, read_manifest, write_manifest
+from megabert.training.run.start import RunInputs
 
 
 @pytest.fixture
@@ -22,6 +23,14 @@ def dry_run(shards, megabert):
         return megabert(*words, *flags, code=code)
 
     return plan
+
+
+def test_dry_run_counts_the_masks_of_the_shards(dry_run, monkeypatch):
+    shares = [re.findall("activations (.+?) ", dry_run("--gpu", "h200").out)]
+    masked = InstanceStatistics(rows=1, tokens=100, masked_tokens=90, max_seq_length=128, max_masked=90)
+    monkeypatch.setattr(RunInputs, "statistics", [masked])
+    shares += [re.findall("activations (.+?) ", dry_run("--gpu", "h200").out)]
+    assert shares[0] < shares[1]
 
 
 def test_dry_run_plans_for_ranks_that_are_not_there(tmp_path, dry_run):

@@ -72,4 +72,3 @@ def test_merge_keys_may_repeat_what_they_override():
 def test_keys_are_text():
     text = "no: X\nfalse: Y\n~: Z\n0: a\n0x0: b\n"
     assert parse_yaml(text) == {"no": "X", "false": "Y", "~": "Z", "0": "a", "0x0": "b"}
-    assert parse_yaml("a: &no x\nb: {*no : 1}\n") == {"a": "x", "b": {"x": 1}}
