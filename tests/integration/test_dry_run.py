@@ -26,11 +26,11 @@ def dry_run(shards, megabert):
 
 
 def test_dry_run_counts_the_masks_of_the_shards(dry_run, monkeypatch):
-    shares = [re.findall("activations (.+?) ", dry_run("--gpu", "h200").out)]
     masked = InstanceStatistics(rows=1, tokens=100, masked_tokens=90, max_seq_length=128, max_masked=90)
+    large = ("--gpu", "h200", "--micro_batch_tokens", "100000", "--phases.0.global_batch_size", "1500")
+    before = re.findall("activations (.+?) ", dry_run(*large).out)
     monkeypatch.setattr(RunInputs, "statistics", [masked])
-    shares += [re.findall("activations (.+?) ", dry_run("--gpu", "h200").out)]
-    assert shares[0] < shares[1]
+    assert before < re.findall("activations (.+?) ", dry_run(*large).out)
 
 
 def test_dry_run_plans_for_ranks_that_are_not_there(tmp_path, dry_run):
