@@ -48,7 +48,7 @@ class Callbacks:
 
         Rank 0 is in a step when it calls one, which may upload for minutes, and the other ranks wait in the next step.
         """
-        has_functions = self.on_step or self.on_validation or self.on_checkpoint
+        has_functions = any(function is not None for function in (self.on_step, self.on_validation, self.on_checkpoint))
         return replace(limits, min_step_s=max(limits.min_step_s, limits.other_s)) if has_functions else limits
 
     def require_sound(self) -> None:

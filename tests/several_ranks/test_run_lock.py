@@ -18,7 +18,7 @@ HELD: list[RunLock] = []
 
 
 def test_second_writer_is_refused_by_name(tmp_path):
-    with RunLock(tmp_path / "run", ALONE), pytest.raises(CheckpointError, match=rf"pid {os.getpid()}.*--run-dir"):
+    with RunLock(tmp_path / "run", ALONE), pytest.raises(CheckpointError, match=rf"pid {os.getpid()}.*another folder"):
         RunLock(tmp_path / "run", ALONE).__enter__()
 
 
