@@ -40,6 +40,8 @@ FRAGILE = ("numba",)
 """Packages that may be installed and yet not be importable: numba fails with a numpy that it does not know."""
 REPORT_EVERY_S = 5.0
 """Seconds of rows that are lost at most when a machine is taken away."""
+KEEP_EVERY_S = 20.0
+"""Seconds after which logs and metrics are packed again while a part runs."""
 END_S = 5.0
 """Seconds in which a part that is ended may end what it has started."""
 
@@ -200,13 +202,13 @@ def use_sites(arguments: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def beside(parts: list[str], arguments: argparse.Namespace) -> Iterator[None]:
+def running_meanwhile(parts: list[str], arguments: argparse.Namespace) -> Iterator[None]:
     """Run parts by a command of their own, which has ended when this context ends; the rows are in the same folder."""
     if not parts:
         yield
         return
     command = [sys.executable, "-m", "benchmarks.gpu", "--parts", ",".join(parts), "--work", str(arguments.work)]
-    command += ["--output", str(arguments.work / "beside")]
+    command += ["--output", str(arguments.work / "meanwhile")]
     command += ["--tiny"] * arguments.tiny + ["--again"] * arguments.again
     child = subprocess.Popen(command, cwd=ROOT)
     try:
@@ -272,7 +274,7 @@ def main() -> int:
     for library in ("NCCL", "GLOO"):  # one machine: where it has no network, looking for one fails
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     use_sites(arguments)
-    # A rented machine's time is too short to learn at its end that the wheels stayed behind.
+    # Said before any part runs: a rented machine has no time for a second attempt.
     lacking = [name for name in ALL if not is_importable(name)]
     if lacking and arguments.parts[:1] != ["smoke"]:
         raise SystemExit(
@@ -280,10 +282,14 @@ def main() -> int:
         )
     outcomes: dict[str, str] = {}
     described, folder = settings(arguments.tiny), rows_folder(arguments)
+    kept = -KEEP_EVERY_S
     due, started = 0.0, time.monotonic()  # a fresh machine has taken half a minute to import torch by now
 
     def report() -> list[str]:
-        keep(arguments.work / "runs", arguments.output)
+        nonlocal kept
+        if time.monotonic() - kept >= KEEP_EVERY_S:
+            keep(arguments.work / "runs", arguments.output)
+            kept = time.monotonic()
         return write_report(arguments.output, folder, described, outcomes, list(PARTS))
 
     def run(parts: list[str]) -> None:
@@ -296,13 +302,14 @@ def main() -> int:
             due = max(due, begun - started) + PARTS[part].limit_s * (PATIENCE if arguments.tiny else 1)
             outcomes[part] = "running"
             outcomes[part] = start_part(part, arguments, due - (begun - started), report)
+            keep(arguments.work / "runs", arguments.output)
             report()
             print(f"== {part}: {outcomes[part]} in {time.monotonic() - begun:.0f} s", flush=True)
 
     first, second = ([part for part in arguments.parts if part in parts] for parts in UNTIMED)
     with gpu_log(arguments.output / "gpu.csv"):
         if first and second:
-            with beside(second, arguments):
+            with running_meanwhile(second, arguments):
                 run(first)
             outcomes |= dict.fromkeys(second, "done")
         run([part for part in arguments.parts if part not in outcomes])

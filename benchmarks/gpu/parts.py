@@ -46,6 +46,6 @@ COMMANDS = {
 }
 """Both fit 15 minutes of a rented machine, its start included; the other parts are run by name."""
 UNTIMED = (("parity", "repeats"), ("resume", "agreement"))
-"""Parts whose rows have no times: the second ones run beside the first ones, before everything that is timed."""
+"""Parts whose rows have no times: the second group runs at the same time as the first, before all timed parts."""
 GRACE_S = 20
 """Seconds after its time at which a part is ended."""

@@ -45,8 +45,7 @@ def choose_micro_batch_tokens(
     if stored.found_for == found_for and len(stored.tokens) == len(config.phases):
         return stored
     budgets = []
-    for (train, _), phase in zip(inputs.shards, config.phases, strict=True):
-        data = train.statistics
+    for data, phase in zip(inputs.statistics, config.phases, strict=True):
         attempt = partial(_try_micro_step, model, inputs, world, data, phase)
         share = phase.global_batch_size * data.tokens // (data.rows * world.size)
         budgets.append(find_micro_batch_tokens(attempt, share=share, floor=data.max_seq_length, world=world))
@@ -56,11 +55,9 @@ def choose_micro_batch_tokens(
 def _case(inputs: RunInputs, world: World) -> str:
     """Describe everything that a rank's memory and its share of a batch depend on."""
     config = inputs.config
-    phases = zip(inputs.shards, config.phases, strict=True)
     batches = [
-        f"{phase.global_batch_size} x {train.statistics.max_seq_length} "
-        f"masked {masked_share(phase, train.statistics):.3f}"
-        for (train, _), phase in phases
+        f"{phase.global_batch_size} x {data.max_seq_length} masked {data.masked_tokens / data.tokens:.3f}"
+        for data, phase in zip(inputs.statistics, config.phases, strict=True)
     ]
     return ", ".join(
         [
@@ -76,11 +73,6 @@ def _case(inputs: RunInputs, world: World) -> str:
             *batches,
         ]
     )
-
-
-def masked_share(phase: PhaseConfig, data: InstanceStatistics) -> float:
-    """Return the share of tokens that is predicted at most: the phase's own masks, or the static ones of its shards."""
-    return phase.most_masked or data.masked_tokens / data.tokens
 
 
 def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor: int, world: World) -> int:
@@ -145,7 +137,7 @@ def _try_micro_step(
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])
     trial.begin_phase(phase)
-    share = masked_share(phase, data)
+    share = data.masked_tokens / data.tokens
     batch = probe_batch(tokens=tokens, length=data.max_seq_length, masked_share=share).to(world.device)
     output = trial(batch)
     weighted_loss(output, trial.terms, counts=counts_of(batch), world_size=1).backward()

@@ -158,7 +158,7 @@ def _require_same_inputs(inputs: RunInputs, world: World) -> None:
     config = inputs.config
     for name, own, remedy in (
         ("optimizer.package", config.optimizer.package, "Install one version on all of them"),
-        ("precision", config.precision, "Name one that all of their GPUs have: --precision fp16"),
+        ("precision", config.precision, "Choose a precision that all GPUs have: --precision fp16"),
     ):
         if len(found := sorted({str(value) for value in world.gather(own)})) > 1:
             raise_everywhere(world, ConfigError(f"{name}: nodes have {' and '.join(found)}. {remedy}."))

@@ -151,7 +151,7 @@ def test_two_commands_and_the_start_of_the_machine_fit_a_quarter_of_an_hour():
     assert runbook.COMMANDS["2"][-1] == "speedrun"
 
 
-def test_parts_without_times_run_beside_each_other_and_the_timed_ones_after_them(run_parts, monkeypatch, tmp_path):
+def test_parts_without_times_run_at_the_same_time_and_the_timed_ones_after_them(run_parts, monkeypatch, tmp_path):
     events = []
 
     class Child:
@@ -173,7 +173,7 @@ def test_parts_without_times_run_beside_each_other_and_the_timed_ones_after_them
     assert events == ["resume,agreement", "parity", "repeats", "ended", "tuning", "training", "products"]
 
 
-def test_no_part_is_begun_if_the_wheels_have_stayed_behind(run_parts, monkeypatch):
+def test_no_part_is_begun_without_the_wheels(run_parts, monkeypatch):
     monkeypatch.setattr(runbook, "is_importable", lambda name: name != "pydantic")
     with pytest.raises(SystemExit, match=r"not importable here: pydantic\. Bring build/bench-gpu-wheels along"):
         run_parts("--parts", "1")

@@ -162,7 +162,7 @@ def kernel(monkeypatch):
 
 @pytest.fixture(params=[True, False])
 def adds_bias(request, kernel, monkeypatch):
-    """Whether the library behind ``_scaled_mm`` takes a bias."""
+    """Whether ``_scaled_mm`` takes a bias."""
     multiply = torch._scaled_mm
 
     def refuse(*factors, bias, **options):

@@ -50,8 +50,7 @@ def inputs_of(masked: int) -> SimpleNamespace:
         InstanceStatistics(rows=10, tokens=1000, masked_tokens=masked, max_seq_length=length, max_masked=20)
         for length in (16, 128)
     ]
-    shards = tuple((SimpleNamespace(statistics=one), None) for one in data)
-    return SimpleNamespace(config=config, shards=shards, zero_stage=1)
+    return SimpleNamespace(config=config, statistics=data, zero_stage=1)
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def shares(monkeypatch):
     shares = []
 
     def attempt(model, inputs, world, data, phase, tokens):
-        shares.append(micro_batch_size.masked_share(phase, data))
+        shares.append(data.masked_tokens / data.tokens)
 
     monkeypatch.setattr(micro_batch_size, "_try_micro_step", attempt)
     return shares
