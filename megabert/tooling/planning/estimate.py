@@ -133,7 +133,7 @@ def estimate(
     Args:
         config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
         cluster: GPUs and nodes.
-        efficiency: Share of the peak while computing, in fp8 the share in bf16; None takes the published or measured one.
+        efficiency: Share of the peak while computing, in fp8 the share in bf16; None takes the known share.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
         measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
 
