@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from megabert.training.run.folder import (
     RunStatus,
     StatusRecord,
     claim_run_folder,
+    fork_command,
     read_config,
     read_status,
     record_run,
@@ -86,6 +88,10 @@ def test_science_field_is_refused_with_the_difference(tmp_path):
 @pytest.mark.parametrize(
     "look", [lambda run: claim_run_folder(run, CONFIG), read_config, lambda run: open_source(str(run))]
 )
+def test_command_of_a_fork_quotes_the_folder():
+    assert fork_command(Path("my runs")) == "megabert pretrain --fork 'my runs@STEP' --run-dir NEW ..."
+
+
 def test_lost_configuration_comes_back_by_the_command_of_the_message(tmp_path, look):
     run_dir = tmp_path / "my run"
     record_run(run_dir, CONFIG, {})
