@@ -85,13 +85,13 @@ def test_science_field_is_refused_with_the_difference(tmp_path):
     assert f"megabert pretrain --fork {tmp_path}@STEP --run-dir NEW" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "look", [lambda run: claim_run_folder(run, CONFIG), read_config, lambda run: open_source(str(run))]
-)
 def test_command_of_a_fork_quotes_the_folder():
     assert fork_command(Path("my runs")) == "megabert pretrain --fork 'my runs@STEP' --run-dir NEW ..."
 
 
+@pytest.mark.parametrize(
+    "look", [lambda run: claim_run_folder(run, CONFIG), read_config, lambda run: open_source(str(run))]
+)
 def test_lost_configuration_comes_back_by_the_command_of_the_message(tmp_path, look):
     run_dir = tmp_path / "my run"
     record_run(run_dir, CONFIG, {})
