@@ -52,8 +52,8 @@ _ABOVE: dict[str, Any] = {
 Rows = Sequence[Mapping[str, Any]]
 Fork = tuple[int, Rows]
 """The step at which a fork begins, and the later rows of the run that it comes from; 0 and none for another run."""
-_RIGHT_TO_LEFT = re.compile("(?:\\S+ )*\\S*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]\\S*(?: \\S+)*")
-"""A cell of a table with letters of Hebrew, Arabic and their like; two blanks end it."""
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]\\S*(?: \\S+)*")
+"""From the first letter of Hebrew, Arabic and their like to the end of a table's cell, which is two blanks."""
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
 
@@ -174,8 +174,7 @@ def _plot_losses(
         if begin:
             axes.axvline(begin, color="black", linewidth=0.5)
         # A name is no formula, whatever dollars and underscores it has.
-        place = ((begin + end) / 2, 1.01)
-        name = printable(report.name)[-NAME_LENGTH:]
+        name, place = printable(report.name)[-NAME_LENGTH:], ((begin + end) / 2, 1.01)
         axes.annotate(name, place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
     axes.set_ylabel("masked-LM loss (nats)")
     if axes.get_legend():
