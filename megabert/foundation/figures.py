@@ -20,7 +20,7 @@ def png_of(figure: Figure, *, bbox_inches: str | None = None) -> bytes:
 
     Args:
         figure: The figure, whose texts get the fonts.
-        bbox_inches: ``tight`` also takes in what is drawn outside of the figure; None keeps its size.
+        bbox_inches: ``tight`` also shows legends outside of the figure; None keeps its size.
     """
     # Of a family that is not installed matplotlib warns, too.
     fonts = [name for name in CJK_FONTS if name in fontManager.get_font_names()]
