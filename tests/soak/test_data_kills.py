@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import has_ended, wait_for
-from unit.data_prep.builds import hashes
+from unit.data_prep.builds import hashes, hashes_of_data
 from unit.data_prep.conftest import write_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -85,8 +85,7 @@ def data_of(folder):
     manifests = [json.loads(path.read_bytes()) for path in sorted(folder.glob("instances/*/manifest.json"))]
     for manifest in manifests:
         del manifest["statistics"]["corpus"]["documents_sha256"]
-    shards = {name: value for name, value in hashes(folder).items() if not name.endswith("manifest.json")}
-    return shards, manifests
+    return hashes_of_data(folder), manifests
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
