@@ -83,7 +83,7 @@ def test_spans_are_the_next_words_while_they_fit():
             length = min(1 + int(np.log(1 - draw) / np.log(0.8)), MAX_SPAN_WORDS)
             for number in range(first, min(first + length, len(words))):
                 word = words[number]
-                is_after_sep = number > first and word[0] != words[number - 1][0] + len(words[number - 1])
+                is_after_sep = number > first and word[0] != words[number - 1][-1] + 1
                 if word[0] in chosen or len(chosen) + len(word) > counts[row] or is_after_sep:
                     break
                 chosen += word

@@ -18,7 +18,7 @@ CHANGES.append({"mask_unit": "whole_word"})
 
 
 @pytest.mark.parametrize(
-    ("corpus", "changes"),
+    ("name", "changes"),
     [
         ("", {"objective": "sop"}),
         ("", {"mask_unit": "span", "pairing": "google"}),
@@ -27,8 +27,8 @@ CHANGES.append({"mask_unit": "whole_word"})
     ],
     ids=str,
 )
-def test_every_objective_gives_sound_shards(corpus, changes, build, tokenizer):
-    given = bundled(corpus, **changes) if corpus else {"tokenizer": tokenizer, "dupe_factor": 1, **changes}
+def test_every_objective_gives_sound_shards(name, changes, build, tokenizer):
+    given = bundled(name, **changes) if name else {"tokenizer": tokenizer, "dupe_factor": 1, **changes}
     result = build(**given)
     for length, manifest in result.manifests.items():
         assert verify(result.folder / "instances" / str(length), Executor(), use_text=True).problems == []
