@@ -179,7 +179,7 @@ def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
     for loss in (1.0, 9.0):  # nothing is a spike before half the window is known
         state = after_loss(state, loss, rule)
     assert (state.recent_losses, state.spikes_in_a_row) == ((1.0, 9.0), 0)
-    for loss in (1.0, 1.0, 1.0):
+    for loss in (1.0, 1.0, 1.0, 1.0):
         state = after_loss(state, loss, rule)
     assert state.recent_losses == (1.0, 1.0, 1.0, 1.0)
     spiking = after_loss(after_loss(state, 2.1, rule), 50.0, rule)
