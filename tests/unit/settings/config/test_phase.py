@@ -95,7 +95,7 @@ def test_a_later_layer_may_name_tokens_where_an_earlier_one_names_steps_and_the_
         ({"final_masked_lm_prob": 0.3}, "name masked_lm_prob as well"),
         ({"mask_actions": (0.8, 0.1, 0.3)}, "add up to 1.2; name three shares that add up to 1"),
         ({"mixture": {"a": 0.0}}, "reads no source; give one a share above 0"),
-        ({"mixture": {"a": 1.0}, "temperature": 2.0}, "a phase has one of the two at most"),
+        ({"mixture": {"a": 1.0}, "temperature": 0.5}, "a phase has one of the two at most"),
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(options, named):
