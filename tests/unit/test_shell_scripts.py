@@ -149,7 +149,7 @@ def test_doctor_has_the_time_for_its_verdict(tmp_path):
 
 
 def start_of_a_task(tmp_path: Path, cache: Path) -> subprocess.CompletedProcess:
-    """Run what precedes a task's program with another folder than the one in /tmp."""
+    """Run the guard of a task's program with another folder than the one in /tmp."""
     own = tmp_path / "own.sh"
     own.write_text('source slurm/lib.sh; TRITON_CACHE_DIR=$1 bash -c "$OWN_CACHE" bash echo trained')
     return run("bash", own, cache)
