@@ -9,7 +9,7 @@ RUN_DIR ?=
 PART ?=
 FILE ?=
 JOBS ?= 3
-export PYTHON TORCH_INDEX
+export PYTHON TORCH_INDEX CUDA
 
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
