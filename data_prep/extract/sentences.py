@@ -28,6 +28,8 @@ PARAGRAPH_BREAK = "\n\n"
 """What ends a paragraph for sentencex."""
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
 """White space that takes several bytes."""
+NUMBERS = re.compile(r"(\d+\.\s*)+")
+"""What sentencex takes for sentences: the start of a date ("2023. 5. 12."), the number of an item of a list."""
 WINDOW = 1 << 18
 """Characters that sentencex reads as one paragraph at most."""
 SMALL_WINDOW = 1 << 12
@@ -137,14 +139,27 @@ def _segment(text: str, language: str, has_long_words: bool = True) -> list[str]
         broken = WIDE_SPACE.sub(" ", broken)
         sentences = sentencex.segment(language, broken)
     if broken is text:
-        return sentences
+        return _with_numbers(sentences)
     # The sentences as they are in the text; of a long one, some paragraph breaks do not come back.
     own, end = [], 0
     for sentence in sentences:
         start = broken.index(sentence, end)
         end = start + len(sentence)
         own.append(text[start:end])
-    return own
+    return _with_numbers(own)
+
+
+def _with_numbers(sentences: list[str]) -> list[str]:
+    """Return sentences, each with the numbers before it in its paragraph that would be sentences by themselves."""
+    if not any(map(NUMBERS.fullmatch, sentences)):
+        return sentences
+    joined = [""]
+    for sentence in sentences:
+        if sentence != PARAGRAPH_BREAK and NUMBERS.fullmatch(joined[-1]):
+            joined[-1] += sentence
+        else:
+            joined.append(sentence)
+    return joined[1:]
 
 
 def _broken(text: str) -> tuple[str, int]:
