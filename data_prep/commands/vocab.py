@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.checks.corpus_counts import require_readable
-from data_prep.commands.options import add_source_arguments, make_config, require_named
 from data_prep.clean.grouped_hashes import text_hash
+from data_prep.commands.options import add_source_arguments, make_config, require_named
 from data_prep.config.build import BuildConfig
 from data_prep.config.cleaning import CORPUS_RULES
 from data_prep.execution.records import Counts, add_counts

@@ -28,7 +28,7 @@ PARAGRAPH_BREAK = "\n\n"
 """What ends a paragraph for sentencex."""
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
 """White space that takes several bytes."""
-NUMBERS = re.compile(r"(\d+\.\s*)+")
+NUMBERS = re.compile(r"(\d+\.\s+)+")
 """What sentencex takes for sentences: the start of a date ("2023. 5. 12."), the number of an item of a list."""
 WINDOW = 1 << 18
 """Characters that sentencex reads as one paragraph at most."""

@@ -85,6 +85,18 @@ def test_boilerplate_lines_are_dropped_and_prose_kept():
     assert clean.counts["boilerplate"]["paragraphs"] == 6
 
 
+def test_notices_of_rights_are_dropped_and_items_of_a_law_kept():
+    notices = ["Copyright 1998, the authors", "Copyright (c) the authors", "(C) 2020 X", "(c) Copyright by X", "\u00a9 X"]
+    prose = [
+        "(c) the lessee shall pay the rent in advance.",
+        "(C) Any person who violates this section is guilty of a misdemeanor.",
+        "(c) by striking section 2.",
+        "Copyright law was amended in 1986 by the assembly.",
+        "Copyright owners may license.",
+    ]
+    assert cleaner("boilerplate").clean("\n".join([*notices, *prose]), "") == prose
+
+
 def test_patterns_of_the_user_do_not_disturb_each_other():
     clean = cleaner("boilerplate", boilerplate=("(?i)cookie", "(a)b", r"^(\w)\1$", "(?P<x>foo)", "(?P<x>bar)"))
     assert clean.clean("COOKIE\nxab\nzz\nfoo\nbar\nA line that stays here.", "") == ["A line that stays here."]
@@ -140,6 +152,14 @@ def test_duplicate_documents_are_kept_once_and_counted(corpus_of, texts, tmp_pat
     assert corpus["dropped"]["duplicate_documents"] == 15
     assert corpus["documents_by_source"] == {"a": 25, "b": 20}
     assert corpus["kept_documents_by_source"] == {"a": 20, "b": 10}  # the first source keeps a shared one
+
+
+def test_copies_differ_in_white_space_alone(corpus_of, texts, tmp_path):
+    """No tokenizer sees it, so that a held-out copy would be in the training token for token."""
+    copies = [text.replace(". ", ".  ").replace(", ", ",\u00a0").replace("\n", " \n ") for text in texts[:20]]
+    path = write_jsonl(tmp_path / "in.jsonl", [*texts[:20], *copies])
+    source = SourceConfig(input=str(path))
+    assert corpus_of((source,), clean=CleanConfig(rules=("duplicate_documents",)))["documents"] == 20
 
 
 def test_weights_repeat_and_thin_out_documents(corpus_of, texts, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from unit.data_prep.conftest import WholeSplit, begun_build
 
 from data_prep.config.build import SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.arrow_files import gather, make_list, offsets_of, write_batches
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, document_schema, hash_range, tokenizer_of
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
@@ -62,6 +63,22 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
     order, counts = step5_documents._choose(task, documents)
     assert np.bincount(order, minlength=11).tolist() == [60, 3, 1, 1, 1, 1, 0, 0, 3, 0, 0]
     assert counts["copies_left_out"] == 57 + 59 + 2 + 59
+
+
+@pytest.mark.parametrize("names", ["abc", "cba", "bca"])
+def test_copy_of_the_heaviest_source_stays_whatever_the_order(make_config, tmp_path, names):
+    """Of equal weights stays the copy of the first source by name; of one source, the copy of most sentences."""
+    sources = tuple(SourceConfig(input=name, name=name, weight=9 if name == "b" else 1) for name in names)
+    config = make_config(sources=sources, clean=CleanConfig(rules=("duplicate_documents",)))
+    task = step5_documents.BucketTask(None, "validation", 0, 1, 2000, tmp_path / "a.arrow", config)
+    # Three texts: in all sources; in two of equal weight; twice in one, in other sentences.
+    hashes, named = np.array([0, 0, 0, 1, 1, 2, 2], np.uint64), [*names, *(n for n in names if n != "b"), "a", "a"]
+    lengths, offsets = np.full(8, 5), np.array([0, 1, 2, 3, 4, 5, 6, 8])
+    numbers = np.array([names.index(name) for name in named], np.uint16)
+    ids, splits = np.zeros(40, np.uint16), np.zeros(7, np.uint8)
+    order, _ = step5_documents._choose(task, TokenizedDocuments(hashes, splits, numbers, ids, lengths, offsets))
+    assert [named[row] for row in order] == ["b", "a", "a"]
+    assert order[2] == 6
 
 
 def test_lists_that_arrow_cannot_number_are_refused():
