@@ -48,7 +48,7 @@ from data_prep.steps.step5_documents import (  # noqa: E402
     fill_buckets,
     merge_chunks,
 )
-from data_prep.steps.step6_instances import make_instances  # noqa: E402
+from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances  # noqa: E402
 from megabert.settings.config.loading import to_dict  # noqa: E402
 from megabert.tokens.shards.folder import lengths_path, read_manifest  # noqa: E402
 
@@ -207,7 +207,7 @@ def documents(build: RunningBuild, files: list[InputFile], clock: Clock | None) 
     kept = fill_buckets(build, merged, buckets, 30_522)
     stop(f"buckets {buckets} and index")
     corpus = corpus_counts(build.config, extracted, tokenized, kept)
-    return corpus, buckets["train"]
+    return corpus, count_buckets_per_shard(build.config, buckets["train"], corpus["tokens"], 30_522)
 
 
 def main() -> None:
@@ -246,9 +246,9 @@ def measure(build: RunningBuild, ranks: SyntheticRanks, files: list[InputFile], 
     )
     clock = Clock(ranks)
     first = time.process_time() - ranks.own_s
-    corpus, buckets = documents(build, files, clock)
-    manifests = make_instances(build, corpus, buckets)
-    clock.stop("instances, manifests")
+    corpus, buckets_per_shard = documents(build, files, clock)
+    manifests = make_instances(build, corpus, buckets_per_shard)
+    clock.stop(f"instances, {buckets_per_shard} buckets per shard, manifests")
     seconds = time.process_time() - ranks.own_s - first
     print(f"all: {seconds:.1f} CPU s; messages {ranks.messages:,}, {ranks.bytes:,} bytes")
     print(
@@ -268,7 +268,7 @@ def measure(build: RunningBuild, ranks: SyntheticRanks, files: list[InputFile], 
     ranks.units.clear()
     documents(build, files, None)
     clock.stop("restart with the documents made, unplanned")
-    make_instances(build, corpus, buckets)
+    make_instances(build, corpus, buckets_per_shard)
     clock.stop("restart with the instances made")
     assert not ranks.units, "a unit was done again"
     sizes = {path.name: path.stat().st_size >> 20 for path in build.path("work", "records").glob("*.jsonl")}

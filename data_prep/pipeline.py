@@ -38,7 +38,7 @@ from data_prep.steps import step5_documents
 from data_prep.steps.step1_extract import extract_documents, read_ids
 from data_prep.steps.step2_vocabulary import train_or_take_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokens import held_out_below, split_documents_again, tokenize_documents
-from data_prep.steps.step6_instances import make_instances
+from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
@@ -132,7 +132,9 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
             corpus = plan.corpus(config) | {"excluded": {name: documents_sha256(name) for name in config.exclude}}
             if own := documents_sha256(output):
                 corpus["documents_sha256"] = own
-            manifests = make_instances(running, corpus, plan.buckets["train"])
+            vocab_size = tokenizer_of(running.path("tokenizer")).vocab_size
+            buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"], vocab_size)
+            manifests = make_instances(running, corpus, buckets_per_shard)
     return BuildResult(output, manifests, plan.report)
 
 

@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import sentencex
@@ -28,7 +29,7 @@ PARAGRAPH_BREAK = "\n\n"
 """What ends a paragraph for sentencex."""
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
 """White space that takes several bytes."""
-NUMBERS = re.compile(r"(\d+\.\s+)+")
+NUMBER = re.compile(r"\d+\.\s+")
 """What sentencex takes for sentences: the start of a date ("2023. 5. 12."), the number of an item of a list."""
 WINDOW = 1 << 18
 """Characters that sentencex reads as one paragraph at most."""
@@ -151,15 +152,13 @@ def _segment(text: str, language: str, has_long_words: bool = True) -> list[str]
 
 def _with_numbers(sentences: list[str]) -> list[str]:
     """Return sentences, each with the numbers before it in its paragraph that would be sentences by themselves."""
-    if not any(map(NUMBERS.fullmatch, sentences)):
-        return sentences
-    joined = [""]
-    for sentence in sentences:
-        if sentence != PARAGRAPH_BREAK and NUMBERS.fullmatch(joined[-1]):
+    joined = sentences[:1]
+    for before, sentence in pairwise(sentences):
+        if NUMBER.fullmatch(before):  # the last one of a paragraph has no white space after it
             joined[-1] += sentence
         else:
             joined.append(sentence)
-    return joined[1:]
+    return joined
 
 
 def _broken(text: str) -> tuple[str, int]:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
-
-import numpy as np
 
 from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.config.build import BuildConfig
@@ -27,7 +26,6 @@ from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step2_vocabulary import counting_units
 from data_prep.steps.step5_documents import MAX_FILES, count_buckets, plan_levels
 from data_prep.steps.step6_instances import bytes_per_token, count_buckets_per_shard
-from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.full_disk import existing_folder
 from megabert.tokens.shards.format import token_type
@@ -85,7 +83,7 @@ class BuildEstimate:
     end_bytes: int
     """Disk of the finished build."""
     shards: int
-    """Training shards of a length, at most."""
+    """Training shards of a length."""
     instances: dict[int, int]
     """Training instances of each length, if all were full and no pair was cut."""
     rank0_mib: int
@@ -146,12 +144,11 @@ def estimate(
     used_tokens = round(used / sample.bytes_per_token)
     buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens}, used_tokens)
     levels = plan_levels(TokenFiles(Path(), "", texts), Path(), buckets["train"])
-    pieces = _vocab_size(config)
+    pieces = tokenizer_of(Path(config.tokenizer)).vocab_size if config.tokenizer else config.vocab_size
     tokenized = TOKENIZED * token_type(pieces).bit_width / 16
-    sizes = [bytes_per_token(config, length, pieces) for length in config.lengths]
-    per_shard = np.array([count_buckets_per_shard(config, buckets["train"], used_tokens, size) for size in sizes])
+    per_shard = count_buckets_per_shard(config, buckets["train"], used_tokens, pieces)
     shards = config.dupe_factor * -(-buckets["train"] // per_shard)
-    units = shards - (-buckets.get("validation", 0) // per_shard)
+    validation_shards = -(-buckets.get("validation", 0) // per_shard)
     copies = used / max(text_bytes, 1)  # documents and instances are made after weights
     passes = len(config.lengths) * (config.dupe_factor + config.validation_share) * copies
     speeds = {**RATES, **(rates or {})}
@@ -179,8 +176,9 @@ def estimate(
     compared = config.clean.near_duplicate_bands if "near_duplicates" in config.clean.rules else 0
     hashed = HASH_BYTES * (1 + compared) * documents / text_bytes
     stages.append(stage("documents", "documents", all_buckets, opened, all_buckets, tokenized * copies + hashed))
-    size, number = passes * np.mean(sizes) / sample.bytes_per_token, int(units.sum())
-    stages.append(stage("instances", "instances", number, 4 * int(units @ per_shard), 2 * number, size, passes))
+    units = len(config.lengths) * (shards + validation_shards)
+    size = passes * fmean(bytes_per_token(config, n, pieces) for n in config.lengths) / sample.bytes_per_token
+    stages.append(stage("instances", "instances", units, 4 * units * per_shard, 2 * units, size, passes))
     work = sum(stage.bytes for stage in stages[:-1])
     memory = RANK0_MIB + (sum(stage.units for stage in stages) * RANK0_BYTES_PER_UNIT >> 20)
     # A bucket's range of hashes may begin in one block and end in another.
@@ -190,13 +188,7 @@ def estimate(
     trained = used_tokens * (1 - config.validation_share) * config.dupe_factor
     special = ONE_SEGMENT_SPECIALS if config.objective == "none" else PAIR_SPECIALS
     instances = {length: round(trained / (length - special)) for length in config.lengths}
-    return BuildEstimate(text_bytes, sample, ranks, stages, work, end, int(shards.max()), instances, memory, most)
-
-
-def _vocab_size(config: BuildConfig) -> int:
-    if config.holds_ids:
-        return tokenizer_of_ids(config).vocab_size
-    return tokenizer_of(Path(config.tokenizer)).vocab_size if config.tokenizer else config.vocab_size
+    return BuildEstimate(text_bytes, sample, ranks, stages, work, end, shards, instances, memory, most)
 
 
 def _hash_stage(files: Sequence[InputFile] | int, ranks: int) -> Stage:

@@ -36,6 +36,8 @@ ROW_BYTES = 19
 """Bytes of an instance next to its ids and masks: offsets of three lists, start of B, label, and the lengths index."""
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}-\d{{2,}}\.(arrow|row_lengths\.npy)")
 """Names of shards and of the indices next to them."""
+NOMINAL_LENGTH = 128
+"""Length at which the buckets of a shard are counted."""
 MIN_SHARDS = 512
 """Training shards of a length that a corpus has, before any of them takes several buckets."""
 MAX_SHARDS = 50_000
@@ -68,27 +70,29 @@ def bytes_per_token(config: BuildConfig, length: int, vocab_size: int) -> float:
     """
     width = token_type(vocab_size).bit_width // 8
     # A mask is the id that it hides, and a position of two bytes.
-    masked = 0.0 if config.masking == "dynamic" else min(config.masked_lm_prob * length, config.max_predictions(length))
+    masked = 0.0 if config.masking == "dynamic" else config.masked_lm_prob * length
     row = width * length + (width + 2) * masked + ROW_BYTES
     return USES[config.pairing] * row / (length - PAIR_SPECIALS)
 
 
-def count_buckets_per_shard(config: BuildConfig, buckets: int, tokens: int, token_bytes: float) -> int:
+def count_buckets_per_shard(config: BuildConfig, buckets: int, tokens: int, vocab_size: int) -> int:
     """Return how many buckets the instances of a shard come from: by the corpus, never by the number of workers.
+
+    It is the same for all lengths, at `NOMINAL_LENGTH`, so that a length that is added changes no other one's shards.
 
     Args:
         config: Configuration of the build.
         buckets: Training buckets.
         tokens: Tokens in these.
-        token_bytes: Result of `bytes_per_token` for the length.
+        vocab_size: Pieces of the vocabulary.
     """
-    passes = buckets * config.dupe_factor
+    passes, token_bytes = buckets * config.dupe_factor, bytes_per_token(config, NOMINAL_LENGTH, vocab_size)
     wanted = int(config.shard_mib * 2**20 * buckets / (token_bytes * max(tokens, 1)))
     shared = min(wanted, passes // MIN_SHARDS)
     return max(1, shared, -(-passes // MAX_SHARDS))
 
 
-def make_instances(build: RunningBuild, corpus: Counts, buckets: int) -> dict[int, Manifest]:
+def make_instances(build: RunningBuild, corpus: Counts, buckets_per_shard: int) -> dict[int, Manifest]:
     """Write the shards of all lengths, then a manifest for each length.
 
     The manifest comes last, so a folder without one is unfinished.
@@ -96,13 +100,10 @@ def make_instances(build: RunningBuild, corpus: Counts, buckets: int) -> dict[in
     Args:
         build: The build.
         corpus: Counts of the corpus for the manifests.
-        buckets: Training buckets.
+        buckets_per_shard: Result of `count_buckets_per_shard`.
     """
-    config, units = build.config, list[Unit]()
-    metadata = {length: _metadata(build, length) for length in config.lengths}
-    for length, own in metadata.items():
-        token_bytes = bytes_per_token(config, length, own.vocab_size)
-        units += instance_units(build, own, count_buckets_per_shard(config, buckets, corpus["tokens"], token_bytes))
+    metadata = {length: _metadata(build, length) for length in build.config.lengths}
+    units = [unit for length in metadata for unit in instance_units(build, metadata[length], buckets_per_shard)]
     # The units of all lengths are run as one list, so that no worker waits for the last ones of a length.
     results = build.run("instances", units, INSTANCES, keep=shard_of)
     entries: dict[int, list[ShardEntry]] = {length: [] for length in metadata}

