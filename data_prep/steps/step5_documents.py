@@ -259,7 +259,7 @@ def _choose(task: BucketTask, documents: document_set.TokenizedDocuments) -> tup
     weights = np.array([source.weight for source in task.config.sources])
     # Equal texts are neighbours now: first of the source with the highest weight, then of the first by name, then with
     # the most sentences, since texts that differ in white space are equal too. The order of the input decides nothing.
-    ranks = np.argsort(np.lexsort(([source.title for source in task.config.sources], -weights)))
+    ranks = np.argsort(np.lexsort((np.array([source.title for source in task.config.sources]), -weights)))
     order = np.lexsort((-np.diff(documents.sentence_offsets), ranks[sources], hashes))
     counts: Counts = {}
     if "duplicate_documents" in task.config.clean.rules:
