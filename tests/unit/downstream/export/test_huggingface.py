@@ -43,6 +43,8 @@ def test_weights_are_cut_to_the_vocabulary_and_tied_ones_stored_once(config, tok
     assert weights["bert.embeddings.word_embeddings.weight"].shape == (config.vocab_size, 32)
     assert weights["cls.predictions.bias"].shape == (config.vocab_size,)
     assert not any(name.startswith("cls.predictions.decoder") for name in weights)
+    modes = {(tmp_path / "out" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
+    assert len(modes) == 1, "a reader of the one may read the other"
 
 
 def test_fill_mask_pipeline_runs_on_the_export(config, tokenizer_dir, tmp_path):
@@ -175,9 +177,11 @@ def test_a_failure_leaves_nothing_half_written(config, tokenizer_dir, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("rows", [68, 69 + 128])
-def test_a_tokenizer_of_another_size_is_refused(rows, config, tokenizer_dir, tmp_path):
-    with pytest.raises(DataError, match=rf"tokenizer has 69 pieces, the model {rows} embeddings; up to 127 spare ones"):
+@pytest.mark.parametrize(
+    ("rows", "says"), [(68, ": the pieces from 68 on have none. Give the tok"), (69 + 128, "; up to 127 spare ones")]
+)
+def test_a_tokenizer_of_another_size_is_refused(rows, says, config, tokenizer_dir, tmp_path):
+    with pytest.raises(DataError, match=rf"tokenizer has 69 pieces, the model {rows} embeddings{says}"):
         write(tmp_path / "out", model_of(replace(config, vocab_size=rows)), tokenizer_dir)
     assert list(tmp_path.iterdir()) == []
 
