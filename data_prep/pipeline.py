@@ -132,7 +132,8 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
             corpus = plan.corpus(config) | {"excluded": {name: documents_sha256(name) for name in config.exclude}}
             if own := documents_sha256(output):
                 corpus["documents_sha256"] = own
-            buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"])
+            vocab_size = tokenizer_of(running.path("tokenizer")).vocab_size
+            buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"], vocab_size)
             manifests = make_instances(running, corpus, buckets_per_shard)
     return BuildResult(output, manifests, plan.report)
 

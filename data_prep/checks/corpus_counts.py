@@ -52,6 +52,7 @@ def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kep
         "dropped": _dropped(config, extracted, tokenized, kept),
         "read": {name: n for name, n in extracted["problems"].items() if name not in extracted["examples"]},
         "examples": {rule: _first(named) for rule, named in extracted["examples"].items()},
+        **({"documents_without_pairs": kept["one_sentence_documents"]} if config.objective != "none" else {}),
         **{name: kept[name] for name in ("short_documents", "short_tokens") if name in kept},
         **{name: extracted[name] for name in ("near_duplicates",) if name in extracted},
         **({"languages_by_source": languages_by_source()} if "languages" in extracted else {}),
@@ -70,8 +71,6 @@ def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Co
         "documents_without_tokens": tokenized["documents_without_tokens"],
         "sentences_without_tokens": tokenized["empty_sentences"],
     }
-    if config.objective != "none":
-        dropped["documents_of_one_sentence"] = kept["one_sentence_documents"]
     if "duplicate_documents" in config.clean.rules:
         dropped["duplicate_documents"] = sum(kept.get("duplicate_documents", {}).values())
     dropped |= {name: kept[name] for name in ("documents_without_weight", "copies_left_out") if name in kept}

@@ -132,6 +132,8 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
         lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
     dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
     lines.append("dropped, not counting the rules below: " + (", ".join(dropped) if dropped else "nothing"))
+    if unpaired := corpus.get("documents_without_pairs"):
+        lines.append(f"too short for a pair (one sentence): {unpaired:,} documents")
     short_tokens = corpus.get("short_tokens", {})
     for length, short in corpus.get("short_documents", {}).items():
         if short:

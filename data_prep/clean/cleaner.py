@@ -21,7 +21,8 @@ CONTROLS = re.compile(
 _ASCII_CONTROLS = bytes(byte for byte in range(0x80) if CONTROLS.match(chr(byte)))
 BOILERPLATE = re.compile(
     r"""[\W\d_]+                                                            # no letter at all
-    | .{0,40}\ball\ rights\ reserved\b.{0,40} | (copyright\b|\(c\)|\u00a9).{0,100}
+    | .{0,40}\ball\ rights\ reserved\b.{0,40} | \u00a9.{0,100}
+    | (\(c\)\W*)?copyright\W*(\(c\)|\u00a9|by\b|[12]\d{3}\b).{0,100} | \(c\)\W*[12]\d{3}\b.{0,100}
     | .{0,60}\b(uses?|using)\ cookies\b.{0,200} | accept\ (all\ )?cookies\W*
     | .{0,60}\bjavascript\b.{0,30}\b(disabled|enabled|enable|required)\b.{0,60} | .{0,20}enable\ javascript.{0,60}
     | (click\ here|read\ more|share\ this|log\ ?in|sign\ (in|up)|subscribe|print|e-?mail|next|previous|home|menu)\W*

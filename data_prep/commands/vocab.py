@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.checks.corpus_counts import require_readable
+from data_prep.clean.grouped_hashes import text_hash
 from data_prep.commands.options import add_source_arguments, make_config, require_named
 from data_prep.config.build import BuildConfig
 from data_prep.config.cleaning import CORPUS_RULES
-from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts, add_counts
 from data_prep.extract.first_look import say_readings
 from data_prep.extract.inputs import find_files, plan_chunks
@@ -78,8 +78,7 @@ def _texts(config: BuildConfig, chunks: list[InputChunk]) -> Iterator[tuple[str,
         for paragraphs in reader.documents():
             documents += 1
             if paragraphs:
-                text = "\n".join(paragraphs)
-                yield f"{hash_text(text):016x}", text
+                yield f"{text_hash(paragraphs):016x}", "\n".join(paragraphs)
         of_source = {str(chunk.file.source): documents + reader.dropped}
         parts.append({"documents": of_source, "bytes": chunk.bytes, **reader.report()})
     require_readable(config, add_counts(parts))

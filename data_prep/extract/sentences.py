@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import sentencex
@@ -28,6 +29,8 @@ PARAGRAPH_BREAK = "\n\n"
 """What ends a paragraph for sentencex."""
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
 """White space that takes several bytes."""
+NUMBER = re.compile(r"\d+\.\s+")
+"""What sentencex takes for sentences: the start of a date ("2023. 5. 12."), the number of an item of a list."""
 WINDOW = 1 << 18
 """Characters that sentencex reads as one paragraph at most."""
 SMALL_WINDOW = 1 << 12
@@ -137,14 +140,25 @@ def _segment(text: str, language: str, has_long_words: bool = True) -> list[str]
         broken = WIDE_SPACE.sub(" ", broken)
         sentences = sentencex.segment(language, broken)
     if broken is text:
-        return sentences
+        return _with_numbers(sentences)
     # The sentences as they are in the text; of a long one, some paragraph breaks do not come back.
     own, end = [], 0
     for sentence in sentences:
         start = broken.index(sentence, end)
         end = start + len(sentence)
         own.append(text[start:end])
-    return own
+    return _with_numbers(own)
+
+
+def _with_numbers(sentences: list[str]) -> list[str]:
+    """Return sentences, each with the numbers before it in its paragraph that would be sentences by themselves."""
+    joined = sentences[:1]
+    for before, sentence in pairwise(sentences):
+        if NUMBER.fullmatch(before):  # the last one of a paragraph has no white space after it
+            joined[-1] += sentence
+        else:
+            joined.append(sentence)
+    return joined
 
 
 def _broken(text: str) -> tuple[str, int]:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.config.build import BuildConfig
+from data_prep.documents.document_set import tokenizer_of
 from data_prep.documents.token_files import TokenFiles
 from data_prep.extract.inputs import chunk_size
 from data_prep.extract.opening import InputFile
@@ -23,12 +25,13 @@ from data_prep.planning.text_sample import TextSample, english
 from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step2_vocabulary import counting_units
 from data_prep.steps.step5_documents import MAX_FILES, count_buckets, plan_levels
-from data_prep.steps.step6_instances import BYTES_PER_TOKEN, count_buckets_per_shard
+from data_prep.steps.step6_instances import bytes_per_token, count_buckets_per_shard
 from megabert.foundation.errors import DataError
 from megabert.foundation.full_disk import existing_folder
+from megabert.tokens.shards.format import token_type
 
 EXTRACTED, TOKENIZED = 1.05, 0.45
-"""Bytes of extracted and of tokenized documents for each byte of text."""
+"""Bytes of extracted and of tokenized documents for each byte of text; of tokenized ones with ids of two bytes."""
 EXPANSION = {"gz": 3.0, "bz2": 4.0, "zst": 3.5, "xz": 4.5}
 """Bytes of text for each byte of a compressed file, about."""
 HASHED = 1300.0
@@ -42,8 +45,6 @@ IDENTIFY_S = {PY3LANGID: 0.2e-3, FASTTEXT: 0.5e-3}
 """Time in which a core identifies the language of a document, by package."""
 KEY_BYTES, HASH_BYTES = 16, 8
 """Bytes of a key of a document with the document, written by chunks and merged; and of the hashes that stay of both."""
-DYNAMIC_SIZE = 0.77
-"""Size of shards without masks, as a share of that with static ones: 2.2 bytes per token instead of 2.9."""
 INPUT_FILE_BYTES = 10**9
 """Size of the files that text is taken to be in if it is not there yet."""
 VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
@@ -143,7 +144,9 @@ def estimate(
     used_tokens = round(used / sample.bytes_per_token)
     buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens}, used_tokens)
     levels = plan_levels(TokenFiles(Path(), "", texts), Path(), buckets["train"])
-    all_buckets, per_shard = sum(buckets.values()), count_buckets_per_shard(config, buckets["train"], used_tokens)
+    pieces = tokenizer_of(Path(config.tokenizer)).vocab_size if config.tokenizer else config.vocab_size
+    tokenized = TOKENIZED * token_type(pieces).bit_width / 16
+    per_shard = count_buckets_per_shard(config, buckets["train"], used_tokens, pieces)
     shards = config.dupe_factor * -(-buckets["train"] // per_shard)
     validation_shards = -(-buckets.get("validation", 0) // per_shard)
     copies = used / max(text_bytes, 1)  # documents and instances are made after weights
@@ -161,20 +164,20 @@ def estimate(
         *_near_duplicates_stage(config, text_bytes, chunks, documents, ranks, speeds["extract"]),
         extracted._replace(seconds=extracted.seconds + identified_s),
         _vocabulary_stage(config, texts, text_bytes),
-        stage("tokens", "tokens", texts, texts, texts, TOKENIZED),
+        stage("tokens", "tokens", texts, texts, texts, tokenized),
     ]
     for before, after in pairwise(levels):
         merged = after.blocks * after.files
         opened = before.files * max(before.blocks, after.blocks)
-        stages.append(stage("chunks", "chunks", merged, opened, merged, TOKENIZED))
+        stages.append(stage("chunks", "chunks", merged, opened, merged, tokenized))
     last = levels[-1]
+    all_buckets = sum(buckets.values())
     opened = all_buckets * last.files + last.blocks * last.files
     compared = config.clean.near_duplicate_bands if "near_duplicates" in config.clean.rules else 0
     hashed = HASH_BYTES * (1 + compared) * documents / text_bytes
-    stages.append(stage("documents", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies + hashed))
+    stages.append(stage("documents", "documents", all_buckets, opened, all_buckets, tokenized * copies + hashed))
     units = len(config.lengths) * (shards + validation_shards)
-    masks = DYNAMIC_SIZE if config.masking == "dynamic" else 1.0
-    size = passes * masks * BYTES_PER_TOKEN[config.pairing] / sample.bytes_per_token
+    size = passes * fmean(bytes_per_token(config, n, pieces) for n in config.lengths) / sample.bytes_per_token
     stages.append(stage("instances", "instances", units, 4 * units * per_shard, 2 * units, size, passes))
     work = sum(stage.bytes for stage in stages[:-1])
     memory = RANK0_MIB + (sum(stage.units for stage in stages) * RANK0_BYTES_PER_UNIT >> 20)

@@ -24,6 +24,7 @@ from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.clean.known_documents import KnownDocuments
 from data_prep.clean.near_duplicates import DocumentFates, Signature, find_near_copies, sibling_path, write_keys
 from data_prep.clean.paragraph_copies import ParagraphHashes, find_paragraph_copies, write_kept
+from data_prep.documents import document_set
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
 from data_prep.execution.progress import BYTES
@@ -167,7 +168,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
         for paragraphs in reader.documents():
             counts["documents"] += 1
             # Hashed before it is cut: another splitter leaves a document in its split and bucket.
-            content = "\n".join(paragraphs).encode()
+            content = (text := " ".join(paragraphs)).encode()
             sentences = reader.sentences(paragraphs, content)
             # A document may lose all of its text to the cleaning rules; it is counted and not written.
             if not sentences:
@@ -176,7 +177,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
             counts["written"] += 1
             counts["sentences"] += len(sentences)
             counts["characters"] += sum(map(len, sentences))
-            yield hash_bytes(content), sentences
+            yield document_set.hash_text(text, content), sentences
 
     paths = write_parts(task.path, documents(), partial(_TextPart, source))
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}

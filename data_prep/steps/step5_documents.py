@@ -256,18 +256,20 @@ def _choose(task: BucketTask, documents: document_set.TokenizedDocuments) -> tup
     Copies of one text, by weight or as in the corpus, are all in this bucket: no more are kept than a worker can hold.
     """
     hashes, sources = documents.hashes_D, documents.sources_D
-    order = np.lexsort((sources, hashes))
+    weights = np.array([source.weight for source in task.config.sources])
+    # Equal texts are neighbours now: first of the source with the highest weight, then of the first by name, then with
+    # the most sentences, since texts that differ in white space are equal too. The order of the input decides nothing.
+    ranks = np.argsort(np.lexsort((np.array([source.title for source in task.config.sources]), -weights)))
+    order = np.lexsort((-np.diff(documents.sentence_offsets), ranks[sources], hashes))
     counts: Counts = {}
     if "duplicate_documents" in task.config.clean.rules:
-        # Equal texts are neighbours now; the one of the first source is kept.
         is_first = _is_first(hashes[order])
         counts["duplicate_documents"] = _by_source(sources[order[~is_first]])
         order = order[is_first]
     times = np.ones(len(order), np.int64)
-    weights = [source.weight for source in task.config.sources]
-    if task.split == "train" and any(weight != 1 for weight in weights):
+    if task.split == "train" and (weights != 1).any():
         # A weight of 2.3 takes each document twice, and three in ten, by a draw from its hash, a third time.
-        weight = np.array(weights)[sources[order]]
+        weight = weights[sources[order]]
         times = np.floor(weight).astype(np.int64)
         times += uniform(mix(hashes[order], string_key("weight"))) < weight - times
         counts["documents_without_weight"] = int(np.count_nonzero(times == 0))

@@ -22,18 +22,22 @@ from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, 
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.records import Counts, Outcome, Tally
 from data_prep.execution.work_units import Results, RunningBuild, Unit
-from data_prep.instances.pairs import PairOptions, assemble, make_pairs, mask, to_batch
+from data_prep.instances.pairs import PAIR_SPECIALS, PairOptions, assemble, make_pairs, mask, to_batch
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.whole_folders import publish_folder
 from megabert.tokens.shards.folder import Manifest, ShardEntry, write_lengths, write_manifest
-from megabert.tokens.shards.format import ShardMetadata, instance_schema, rows_per_batch
+from megabert.tokens.shards.format import ShardMetadata, instance_schema, rows_per_batch, token_type
 from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer, tokenizer_files
 
-BYTES_PER_TOKEN = {"balanced": 2.9, "google": 3.8}
-"""Size of a shard with static masks for each token of the text that went into it; `google` writes some text twice."""
+USES = {"balanced": 1.0, "google": 1.3}
+"""How often a token of the text is in a pass, about: `google` writes some text twice."""
+ROW_BYTES = 19
+"""Bytes of an instance next to its ids and masks: offsets of three lists, start of B, label, and the lengths index."""
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}-\d{{2,}}\.(arrow|row_lengths\.npy)")
 """Names of shards and of the indices next to them."""
+NOMINAL_LENGTH = 128
+"""Length at which the buckets of a shard are counted."""
 MIN_SHARDS = 512
 """Training shards of a length that a corpus has, before any of them takes several buckets."""
 MAX_SHARDS = 50_000
@@ -56,16 +60,34 @@ class InstanceTask:
     """The shard."""
 
 
-def count_buckets_per_shard(config: BuildConfig, buckets: int, tokens: int) -> int:
+def bytes_per_token(config: BuildConfig, length: int, vocab_size: int) -> float:
+    """Return the size of shards, with their indices, for each token of the text, if all instances are full.
+
+    Args:
+        config: Configuration of the build.
+        length: Length of the instances.
+        vocab_size: Pieces of the vocabulary, which decide how wide an id is.
+    """
+    width = token_type(vocab_size).bit_width // 8
+    # A mask is the id that it hides, and a position of two bytes.
+    masked = 0.0 if config.masking == "dynamic" else config.masked_lm_prob * length
+    row = width * length + (width + 2) * masked + ROW_BYTES
+    return USES[config.pairing] * row / (length - PAIR_SPECIALS)
+
+
+def count_buckets_per_shard(config: BuildConfig, buckets: int, tokens: int, vocab_size: int) -> int:
     """Return how many buckets the instances of a shard come from: by the corpus, never by the number of workers.
+
+    It is the same for all lengths, at `NOMINAL_LENGTH`, so that a length that is added changes no other one's shards.
 
     Args:
         config: Configuration of the build.
         buckets: Training buckets.
         tokens: Tokens in these.
+        vocab_size: Pieces of the vocabulary.
     """
-    passes = buckets * config.dupe_factor
-    wanted = int(config.shard_mib * 2**20 * buckets / (BYTES_PER_TOKEN[config.pairing] * max(tokens, 1)))
+    passes, token_bytes = buckets * config.dupe_factor, bytes_per_token(config, NOMINAL_LENGTH, vocab_size)
+    wanted = int(config.shard_mib * 2**20 * buckets / (token_bytes * max(tokens, 1)))
     shared = min(wanted, passes // MIN_SHARDS)
     return max(1, shared, -(-passes // MAX_SHARDS))
 

@@ -98,8 +98,11 @@ def test_single_document_is_trained_on_whatever_its_hash(small_build):
     small_build(*flags[:-2], texts=[SENTENCES * 3])
 
 
-def test_few_documents_of_one_sentence_are_counted(small_build):
-    assert "documents of one sentence 1" in small_build(texts=[SENTENCES] * 9 + ["Only one sentence."]).out
+def test_few_documents_of_one_sentence_are_counted_and_kept(small_build):
+    """They stay documents of the build, so nothing is dropped: read documents are kept ones and dropped ones."""
+    printed = small_build(texts=[SENTENCES] * 9 + ["Only one sentence."]).out
+    assert "too short for a pair (one sentence): 1 documents" in printed
+    assert "dropped, not counting the rules below: nothing" in printed
 
 
 def test_vocabulary_of_files_of_which_too_much_is_lost_is_refused(tmp_path, megabert_data):

@@ -84,6 +84,18 @@ def test_boilerplate_lines_are_dropped_and_prose_kept():
     assert clean.counts["boilerplate"]["paragraphs"] == 6
 
 
+def test_notices_of_rights_are_dropped_and_items_of_a_law_kept():
+    notices = ["Copyright 1998, the authors", "Copyright (c) the authors", "(C) 2020 X", "(c) Copyright by X"]
+    prose = [
+        "(c) the lessee shall pay the rent in advance.",
+        "(C) Any person who violates this section is guilty of a misdemeanor.",
+        "(c) by striking section 2.",
+        "Copyright law was amended in 1986 by the assembly.",
+        "Copyright owners may license.",
+    ]
+    assert cleaner("boilerplate").clean("\n".join([*notices, *prose]), "") == prose
+
+
 def test_patterns_of_the_user_do_not_disturb_each_other():
     clean = cleaner("boilerplate", boilerplate=("(?i)cookie", "(a)b", r"^(\w)\1$", "(?P<x>foo)", "(?P<x>bar)"))
     assert clean.clean("COOKIE\nxab\nzz\nfoo\nbar\nA line that stays here.", "") == ["A line that stays here."]

@@ -72,6 +72,13 @@ def test_no_document_is_in_both_builds(make, rules, old_texts, copies, others):
     assert corpus["excluded"] == {str(old.folder): identity}
 
 
+def test_document_that_differs_in_white_space_is_known(make, old):
+    spaced = [text.replace(" ", "\u00a0 ", 3).replace(". ", ".\n") for text in COPIES]
+    new = make("new", [*spaced, *NEW], exclude=(str(old),))
+    assert new.manifests[64].statistics["corpus"]["rules"]["excluded_documents"]["documents"] == len(COPIES)
+    assert not documents_of(new.folder) & documents_of(old)
+
+
 def test_document_that_becomes_a_known_one_without_its_paragraphs_is_left_out(make):
     """One of two new documents loses the line that both have: what is left is a document of the earlier build."""
     old = make("old", [*OLD, text_of(22), text_of(23)])

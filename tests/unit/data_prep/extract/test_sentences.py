@@ -125,6 +125,18 @@ def test_sentences_do_not_reach_over_the_end_of_a_paragraph(language):
     assert "".join(alone) == "".join(paragraphs)
 
 
+@pytest.mark.parametrize(
+    ("language", "paragraphs", "expected"),
+    [
+        ("ko", ["2023. 5. 12. \uad6d\ud68c. \ub05d."], ["2023. 5. 12. \uad6d\ud68c.", "\ub05d."]),
+        ("en", ["1. First item. 2. Second item."], ["1. First item.", "2. Second item."]),
+        ("en", ["3.", "It was so. 4."], ["3.", "It was so.", "4."]),
+    ],
+)
+def test_numbers_belong_to_the_sentence_after_them(language, paragraphs, expected):
+    assert [sentence.strip() for sentence in split_sentences(paragraphs, language)] == expected
+
+
 @pytest.mark.parametrize("space", ["\u00a0", "\u3000", " \u2009"])
 def test_text_on_which_the_splitter_breaks_down_is_split(space):
     paragraphs = [f"So they made plan\u00a0B{space}. It worked.", "Vitamin\u00a0C it was. Yes."]

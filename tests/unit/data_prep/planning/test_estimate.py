@@ -12,6 +12,7 @@ from data_prep.execution.work_units import Unit
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.planning import estimate as module
 from data_prep.planning.estimate import RATES, estimate, require_space, shown
+from data_prep.steps.step6_instances import bytes_per_token
 from megabert.foundation.errors import ConfigError, DataError
 
 
@@ -26,7 +27,29 @@ def test_files_and_memory_stay_within_what_is_promised_at_any_size(terabytes, le
     assert plan.shards <= 50_000
     assert plan.most_opened <= 256
     assert plan.rank0_mib < 500 + 150 * terabytes  # a restart reads the record of every finished unit
-    assert plan.stages[-1].bytes / 1e12 == pytest.approx(terabytes * 3.058 * len(lengths), rel=0.01)
+    # Five passes and one over 2% held out, 4.76 bytes of text per token, and rows with 15% of the places masked.
+    row_bytes = sum((2 * length + 4 * 0.15 * length + 19) / (length - 3) for length in lengths)
+    assert plan.stages[-1].bytes / 1e12 == pytest.approx(terabytes * 5.02 / 4.76 * row_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("more", [{}, {"masked_lm_prob": 0.4}, {"masking": "dynamic"}])
+def test_disk_of_instances_is_that_of_their_columns(build, make_config, tokenizer, more):
+    """Lengths, the share of masks and the width of ids decide it, so that a build does not run out of disk."""
+    config = make_config(lengths=(16, 128), dupe_factor=1, tokenizer=tokenizer, **more)
+    result = build(lengths=(16, 128), dupe_factor=1, tokenizer=tokenizer, **more)
+    for length, manifest in result.manifests.items():
+        folder = result.folder / "instances" / str(length)
+        size = sum((folder / shard.file).stat().st_size for shard in manifest.shards)
+        tokens = sum(own["tokens"] for own in manifest.statistics["text"].values())
+        assert size / tokens == pytest.approx(bytes_per_token(config, length, 2000), rel=0.15), length
+
+
+def test_wide_ids_take_twice_the_disk():
+    narrow, wide = (estimate(config(vocab_size=size, masking="dynamic"), 10**12, 100) for size in (65_536, 65_537))
+    for title in ("tokens", "documents"):
+        sizes = [stage.bytes for plan in (narrow, wide) for stage in plan.stages if stage.title == title]
+        assert sizes[1] == pytest.approx(2 * sizes[0], rel=0.01)
+    assert bytes_per_token(config(), 128, 65_537) == pytest.approx((4 * 128 + 6 * 0.15 * 128 + 19) / 125)
 
 
 def test_cost_grows_with_the_text():

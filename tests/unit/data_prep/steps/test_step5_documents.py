@@ -58,6 +58,14 @@ def test_duplicate_documents_are_kept_once_and_counted(corpus_of, texts, tmp_pat
     assert corpus["kept_documents_by_source"] == {"a": 20, "b": 10}  # the first source keeps a shared one
 
 
+def test_copies_differ_in_white_space_alone(corpus_of, texts, tmp_path):
+    """No tokenizer sees it, so that a held-out copy would be in the training token for token."""
+    copies = [text.replace(". ", ".  ").replace(", ", ",\u00a0").replace("\n", " \n ") for text in texts[:20]]
+    path = write_jsonl(tmp_path / "in.jsonl", [*texts[:20], *copies])
+    source = SourceConfig(input=str(path))
+    assert corpus_of((source,), clean=CleanConfig(rules=("duplicate_documents",)))["documents"] == 20
+
+
 def test_weights_repeat_and_thin_out_documents(corpus_of, texts, tmp_path):
     sources = []
     for name, part, weight in (("twice", texts[:20], 2.0), ("half", texts[20:60], 0.5)):
@@ -101,6 +109,22 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
     assert counts["copies_left_out"] == 57 + 59 + 2 + 59
     order, _ = step5_documents._choose(replace(task, split="validation"), documents)
     assert np.bincount(order, minlength=11).max() == 1, "weights are of the training documents"
+
+
+@pytest.mark.parametrize("names", ["abc", "cba", "bca"])
+def test_copy_of_the_heaviest_source_stays_whatever_the_order(make_config, tmp_path, names):
+    """Of equal weights stays the copy of the first source by name; of one source, the copy of most sentences."""
+    sources = tuple(SourceConfig(input=name, name=name, weight=9 if name == "b" else 1) for name in names)
+    config = make_config(sources=sources, clean=CleanConfig(rules=("duplicate_documents",)))
+    task = step5_documents.BucketTask(None, "validation", 0, 1, 2000, tmp_path / "a.arrow", config)
+    # Three texts: in all sources; in two of equal weight; twice in one, in other sentences.
+    hashes, named = np.array([0, 0, 0, 1, 1, 2, 2], np.uint64), [*names, *(n for n in names if n != "b"), "a", "a"]
+    lengths, offsets = np.full(8, 5), np.array([0, 1, 2, 3, 4, 5, 6, 8])
+    numbers = np.array([names.index(name) for name in named], np.uint16)
+    ids, splits = np.zeros(40, np.uint16), np.zeros(7, np.uint8)
+    order, _ = step5_documents._choose(task, TokenizedDocuments(hashes, splits, numbers, ids, lengths, offsets))
+    assert [named[row] for row in order] == ["b", "a", "a"]
+    assert order[2] == 6
 
 
 def test_lists_that_arrow_cannot_number_are_refused():
