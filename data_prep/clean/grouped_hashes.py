@@ -99,7 +99,7 @@ class RangeTask:
 
 def text_hash(paragraphs: list[str]) -> int:
     """Return the hash of a document's text."""
-    return hash_text(" ".join(paragraphs))
+    return hash_text("\n".join(paragraphs))
 
 
 def read_rows(path: Path, height: int = 2) -> Rows:

@@ -94,7 +94,7 @@ class KnownDocuments:
 
     def has(self, paragraphs: list[str]) -> bool:
         """Return whether one of the builds has a document, or a near copy of it if the rule on these is on."""
-        text = " ".join(paragraphs)
+        text = "\n".join(paragraphs)
         keys = [] if self._signature is None else self._signature.keys(text).tolist()
         return self.has_hash(hash_text(text), *keys)
 

@@ -143,7 +143,7 @@ def write_keys(documents: Iterator[list[str]], signature: Signature, path: Path)
         waiting.clear()
 
     for paragraphs in documents:
-        own_keys = signature.keys(" ".join(paragraphs))
+        own_keys = signature.keys("\n".join(paragraphs))
         waiting.append(np.stack([own_keys, np.full(len(own_keys), text_hash(paragraphs), np.uint64)]))
         if len(waiting) * signature.bands >= ROWS_AT_ONCE:
             flush()

@@ -36,15 +36,15 @@ SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
 def hash_text(text: str, content: bytes | None = None) -> int:
-    """Return 64 bits of the BLAKE2b hash of a text, in which any white space counts as one space, as for tokenizers.
+    """Return 64 bits of the BLAKE2b hash of a text, in whose lines any white space counts as one space, as for tokenizers.
 
     Args:
-        text: The text, without white space at its ends; quickest if paragraphs are joined by spaces.
+        text: The text, without white space at its ends; its lines are paragraphs.
         content: Its UTF-8, if the caller has it.
     """
-    content = text.encode() if content is None else content
-    if b"  " in content or not text.isprintable():  # of white space, only the plain space is printable
-        content = " ".join(text.split()).encode()
+    content, lines = text.encode() if content is None else content, text.split("\n")
+    if b"  " in content or not all(map(str.isprintable, lines)):  # of white space, only the plain space is printable
+        content = "\n".join(" ".join(line.split()) for line in lines).encode()
     return hash_bytes(content)
 
 

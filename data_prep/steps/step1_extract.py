@@ -168,7 +168,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
         for paragraphs in reader.documents():
             counts["documents"] += 1
             # Hashed before it is cut: another splitter leaves a document in its split and bucket.
-            content = (text := " ".join(paragraphs)).encode()
+            content = (text := "\n".join(paragraphs)).encode()
             sentences = reader.sentences(paragraphs, content)
             # A document may lose all of its text to the cleaning rules; it is counted and not written.
             if not sentences:

@@ -73,7 +73,7 @@ def test_no_document_is_in_both_builds(make, rules, old_texts, copies, others):
 
 
 def test_document_that_differs_in_white_space_is_known(make, old):
-    spaced = [text.replace(" ", "\u00a0 ", 3).replace(". ", ".\n") for text in COPIES]
+    spaced = [text.replace(" ", "\u00a0 ", 3).replace(". ", ".  ") for text in COPIES]
     new = make("new", [*spaced, *NEW], exclude=(str(old),))
     assert new.manifests[64].statistics["corpus"]["rules"]["excluded_documents"]["documents"] == len(COPIES)
     assert not documents_of(new.folder) & documents_of(old)
