@@ -23,7 +23,8 @@ to 3,072 tokens does not look at ``torch.use_deterministic_algorithms``, has a r
 
 # T tokens, I inputs, O outputs, R rows of the table, E embedding width
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,19 +37,16 @@ FEW_ROWS = 16
 """Rows of a table up to which its gradient is a product, which reads the tokens' gradients once."""
 
 
-class ProductSum(Protocol):
-    """Adds up the gradient of one weight."""
-
-    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
-        """Add the product of two matrices, or begin with it."""
+AddProduct = Callable[[Tensor, Tensor], None]
+"""Adds the product of two matrices to the sum of one weight's gradients, or begins with it."""
 
 
-def sum_products_in(weight_OI: Tensor, gradient_sum: ProductSum) -> None:
+def sum_products_in(weight_OI: Tensor, gradient_sum: AddProduct) -> None:
     """Let ``dense`` add a weight's gradients to a sum from now on, instead of returning them to autograd."""
     weight_OI.gradient_sum = gradient_sum  # type: ignore[attr-defined]
 
 
-def gradient_sum_of(weight: Tensor) -> ProductSum | None:
+def gradient_sum_of(weight: Tensor) -> AddProduct | None:
     """Return the sum that a weight's gradients are to be added to, None if autograd is to have them."""
     return getattr(weight, "gradient_sum", None) if weight.requires_grad else None
 
@@ -76,7 +74,7 @@ class _Dense(torch.autograd.Function):
         x_TI: Tensor,
         weight_OI: Tensor,
         bias_O: Tensor | None,
-        gradient_sum: ProductSum | None,
+        gradient_sum: AddProduct | None,
         in_fp8: bool,
         cast: Cast | None,
     ) -> Tensor:
@@ -93,7 +91,7 @@ class _Dense(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad_OI = grad_TI = None
         if ctx.gradient_sum is not None:
-            ctx.gradient_sum.add_product(grad_TO.t(), x_TI)
+            ctx.gradient_sum(grad_TO.t(), x_TI)
         elif needs_weight:
             grad_OI = grad_TO.t() @ x_TI
         cast = fetch(ctx, grad_TO)
@@ -139,7 +137,7 @@ def embedding(ids_T: Tensor, table_RE: Tensor) -> Tensor:
 
 class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids_T: Tensor, table_RE: Tensor, gradient_sum: ProductSum | None) -> Tensor:
+    def forward(ctx: Any, ids_T: Tensor, table_RE: Tensor, gradient_sum: AddProduct | None) -> Tensor:
         ctx.save_for_backward(ids_T)
         ctx.rows, ctx.gradient_sum = len(table_RE), gradient_sum
         return functional.embedding(ids_T, table_RE)
@@ -153,7 +151,7 @@ class _Embedding(torch.autograd.Function):
         one_hot_RT = (row_R1 == ids_T).to(grad_TE.dtype)
         if ctx.gradient_sum is None:
             return None, one_hot_RT @ grad_TE, None
-        ctx.gradient_sum.add_product(one_hot_RT, grad_TE)
+        ctx.gradient_sum(one_hot_RT, grad_TE)
         return None, None, None
 
 
