@@ -29,7 +29,6 @@ from megabert.engine.engine import build_engine, refuse_precision, resolve_preci
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write
-from megabert.foundation.json_files import to_json
 from megabert.models.build import initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -105,8 +104,7 @@ def finetune_settings(prepared: Prepared) -> results.FinetuneSettings:
 
 def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:
     """Return the settings that a resumed fine-tuning may not change, as its folder records them."""
-    fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
-    return to_json(fixed)  # type: ignore[no-any-return]
+    return {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
 
 
 def has_finished(output_dir: Path, seed: int) -> bool:
