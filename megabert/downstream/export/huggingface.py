@@ -1,6 +1,5 @@
 """Read and write model folders in Hugging Face form: config.json, weights, the tokenizer's files and a model card."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from megabert.downstream.export.model_folder import config_path
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.full_disk import library_error
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import read_json, write_json
 from megabert.models import convert
 from megabert.models.key_maps import DECODER, to_ours, to_theirs
 from megabert.settings.config.families import Objective
@@ -162,7 +161,7 @@ def write_model_files(
         raise library_error(error) or error from error
     is_tied = DECODER not in state
     content = config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
-    atomic_write(folder / "config.json", json.dumps(content | head.fields, indent=2) + "\n")
+    write_json(folder / "config.json", content | head.fields)
     # safetensors makes its file private: give it the permissions of config.json.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
     copy_tokenizer(tokenizer_dir, folder)
@@ -183,7 +182,7 @@ def state_length(folder: Path, longest: int) -> None:
     """Let the tokenizers of a folder cut texts at the trained length: positions after it are noise."""
     for path in folder.rglob("tokenizer_config.json"):
         content = {**read_object(path), "model_max_length": longest}
-        atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_json(path, content, ensure_ascii=False)
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

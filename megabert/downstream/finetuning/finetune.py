@@ -1,6 +1,5 @@
 """A fine-tuning from settings to scores: one engine, one seed after the other, and their mean (``results``)."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from megabert.downstream.finetuning.trainer import NonFiniteOutputs, NonFiniteSt
 from megabert.engine.engine import build_engine, refuse_precision, resolve_precision
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.foundation.errors import CheckpointError, MegabertError
-from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import write_json
 from megabert.models.build import initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -207,7 +206,7 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
         content |= {"learning_rate": prepared.kind.config.learning_rate, "replaced_ops": list(ready.replaced_ops)}
-        atomic_write(folder / results.RESULT_NAME, json.dumps(content, indent=2) + "\n")
+        write_json(folder / results.RESULT_NAME, content)
 
     run_on_main_rank(world, write)
 

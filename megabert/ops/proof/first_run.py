@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from megabert.foundation.errors import DataError, KernelError
-from megabert.foundation.files import atomic_write, read_small
-from megabert.foundation.json_files import read_json
+from megabert.foundation.files import read_small
+from megabert.foundation.json_files import read_json, write_json
 from megabert.ops.backend import BACKENDS, SETTINGS, disprove, forget_disproved, label_of, usable_backends
 from megabert.ops.proof.table import Shapes, compare
 from megabert.ops.triton_support.tuned_tiles import code_sha256, device_name, sha256_in_use, triton_version
@@ -214,7 +214,7 @@ def write_known(device: torch.device, proven: Iterable[str]) -> None:
     try:
         path = _path(device)
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps(sorted(proven), indent=1) + "\n")
+        write_json(path, sorted(proven), indent=1)
     except (DataError, OSError, RuntimeError) as error:
         logger.debug("the next run proves its kernels again: %s", error)
 
