@@ -252,15 +252,12 @@ def skipped_lamb_problem(elements: int, generator: torch.Generator) -> Problem:
     coefficients, tensors = replace(COEFFICIENTS, gradient_scale=0.0), _lamb_flats(elements, generator)
     tensors["grad"][::3] = torch.nan
 
-    def bits(flats: dict[str, Tensor], backend: str) -> dict[str, Tensor]:
+    def bits(*, backend: str = "torch", **flats: Tensor) -> dict[str, Tensor]:
         results = _lamb_step(backend, flats, coefficients, None)
         squares = results.pop("squares")
         return {name: flat.float().view(torch.int32) for name, flat in results.items()} | {"squares": squares}
 
-    def run(*, backend: str, **flats: Tensor) -> dict[str, Tensor]:
-        return bits(flats, backend)
-
-    return Problem(run, lambda **flats: bits(flats, "torch"), tensors, {torch.float32: 0.0})
+    return Problem(bits, bits, tensors, {torch.float32: 0.0})
 
 
 def _lamb_flats(elements: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -88,7 +88,7 @@ def write_zeros(
 
 
 @triton.jit
-def _scores_and_values(
+def scores_and_values(
     q,  # queries, (rows, BLOCK_H)
     qkv_ptr,  # queries, keys and values of one sequence and head
     first,  # first key of the tile
@@ -179,13 +179,13 @@ def attention_forward(
     context = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
     filled = length // COLUMNS * COLUMNS
     for first in range(0, filled, COLUMNS):
-        scores, v = _scores_and_values(q, qkv_ptr, first, length, width, False, HEAD, BLOCK_H, COLUMNS)
+        scores, v = scores_and_values(q, qkv_ptr, first, length, width, False, HEAD, BLOCK_H, COLUMNS)
         p, shrink, total, highest = weigh(scores, total, highest, score_scale)
         if seeds_ptr is not None:  # after the sum: a dropped probability stays in the denominator
             p = drop_pairs(p, keys, block * ROWS, rows[:, None], first, cols[None, :], threshold)
         context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
     if filled < length:
-        scores, v = _scores_and_values(q, qkv_ptr, filled, length, width, True, HEAD, BLOCK_H, COLUMNS)
+        scores, v = scores_and_values(q, qkv_ptr, filled, length, width, True, HEAD, BLOCK_H, COLUMNS)
         p, shrink, total, highest = weigh(scores, total, highest, score_scale)
         if seeds_ptr is not None:
             p = drop_pairs(p, keys, block * ROWS, rows[:, None], filled, cols[None, :], threshold)
