@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -234,10 +233,7 @@ def installed_version(name: str) -> str:
     """Return the version of a package; "missing" if it is not installed, as may be of one that a few builds need."""
     if name == "megabert":  # which may run from a checkout
         return megabert.__version__
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "missing"
+    return extensions.installed_version(name) or "missing"
 
 
 def installed_versions(config: BuildConfig) -> dict[str, str]:

@@ -23,7 +23,8 @@ from megabert.foundation.files import read_small
 from megabert.foundation.json_files import read_json, write_json
 from megabert.ops.backend import BACKENDS, SETTINGS, disprove, forget_disproved, label_of, usable_backends
 from megabert.ops.proof.table import Shapes, compare
-from megabert.ops.triton_support.tuned_tiles import code_sha256, device_name, sha256_in_use, triton_version
+from megabert.ops.triton_support.tuned_tiles import code_sha256, device_name, sha256_in_use
+from megabert.settings.config.extensions import installed_version
 from megabert.settings.config.model import ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -236,7 +237,7 @@ def identity_of(device: torch.device) -> dict[str, str]:
         "unit": unit,
         "driver": driver,
         "torch": torch.__version__,
-        "triton": triton_version(),
+        "triton": installed_version("triton"),
         "is_interpreted": str(os.environ.get("TRITON_INTERPRET") == "1"),
         "code": code_sha256(),
         "tile_sizes": sha256_in_use(),
