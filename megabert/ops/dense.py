@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from megabert.ops.backend import has_triton
-from megabert.ops.fp8 import GRADIENT, Cast, cast_weight, fetch, row_product
+from megabert.ops.fp8 import Cast, cast_weight, fetch, row_product
 
 FEW_ROWS = 16
 """Rows of a table up to which its gradient is a product, which reads the tokens' gradients once."""
@@ -97,7 +97,7 @@ class _Dense(torch.autograd.Function):
         cast = fetch(ctx, grad_TO)
         if needs_x and ctx.takes_cast:
             turned = cast_weight(weight_OI, ctx.kept, transposed=True)
-            grad_TI = row_product(grad_TO, weight_OI.t(), dtype=GRADIENT, left_cast=cast, right_cast=turned)
+            grad_TI = row_product(grad_TO, weight_OI.t(), left_cast=cast, right_cast=turned)
         elif needs_x:
             grad_TI = grad_TO @ weight_OI
         return grad_TI, grad_OI, grad_TO.sum(0) if needs_bias else None, None, None, None

@@ -173,11 +173,11 @@ def row_cast_problem(generator: torch.Generator) -> Problem:
     x_RK[7], x_RK[9, 3] = 0, torch.inf
 
     def run(x_RK: torch.Tensor, *, backend: str) -> dict[str, torch.Tensor]:
-        values, scales = row_casts.cast_rows_triton(x_RK.detach(), fp8.FORWARD)
+        values, scales = row_casts.cast_rows_triton(x_RK.detach())
         return {"values": values.view(torch.uint8), "scales": scales.view(torch.int32)}
 
     def reference(x_RK: torch.Tensor) -> dict[str, torch.Tensor]:
-        values, scales = fp8.cast_rows(x_RK.detach().float(), fp8.FORWARD)
+        values, scales = fp8.cast_rows(x_RK.detach().float())
         return {"values": values.view(torch.uint8), "scales": scales.view(torch.int32)}
 
     return Problem(run, reference, {"x_RK": x_RK}, {torch.float32: 0.0})

@@ -15,7 +15,7 @@ from megabert.ops import dropout as keyed
 from megabert.ops.backend import choose
 from megabert.ops.dense import dense
 from megabert.ops.dropout import AttentionDropout, probability_mask
-from megabert.ops.fp8 import FORWARD, MULTIPLE, cast_rows, row_product
+from megabert.ops.fp8 import MULTIPLE, cast_rows, row_product
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions
@@ -157,7 +157,7 @@ def _same_casts(
 
 
 def _plain_product(left_TK: Tensor, right_OK: Tensor) -> Tensor:
-    left, right = cast_rows(left_TK, FORWARD), cast_rows(right_OK, FORWARD)
+    left, right = cast_rows(left_TK), cast_rows(right_OK)
     return row_product(left_TK, right_OK, left_cast=left, right_cast=right)
 
 

@@ -23,7 +23,7 @@ from megabert.ops.cross_entropy.api import row_cross_entropy
 from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
 from megabert.ops.dense import add_product_, dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout
-from megabert.ops.fp8 import GRADIENT, row_product, row_product_reference
+from megabert.ops.fp8 import row_product, row_product_reference
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
 from megabert.ops.layer_norm.api import layer_norm
@@ -271,7 +271,7 @@ def fp8_problem(tokens: int, inputs: int, outputs: int, generator: torch.Generat
 
     def products(multiply: Op, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         x_TI, weight_OI, grad_TO = (tensors[name].detach() for name in ("x_TI", "weight_OI", "grad_TO"))
-        gradient = multiply(grad_TO, weight_OI.t(), dtype=GRADIENT)
+        gradient = multiply(grad_TO, weight_OI.t())
         return {"output": multiply(x_TI, weight_OI), "gradient": gradient}  # type: ignore[dict-item]
 
     def run(*, backend: str, **tensors: Tensor) -> dict[str, Tensor]:
