@@ -33,27 +33,6 @@ from megabert.ops.attention.dense.kernels import (
 from megabert.ops.triton_support.device_functions import drop_pairs
 
 
-@triton.jit
-def add_position_scores(
-    scores,  # scores of contents, scaled, of a tile
-    query,  # its queries, of a shape that broadcasts against ``key``
-    key,  # its keys; both count within the sequence and are not past its end
-    products,  # the table of distances, products of queries (c2p) and of keys (p2c), moved to a sequence and head
-    middle,  # place of distance 0 in the table
-    positions,  # P
-):
-    """Add the scores of contents with positions and of positions with contents, as far as there are any."""
-    position_ptr, c2p_ptr, p2c_ptr = products
-    if c2p_ptr is None and p2c_ptr is None:
-        return scores
-    position = tl.load(position_ptr + (middle + query - key))
-    if c2p_ptr is not None:
-        scores += tl.load(c2p_ptr + (query * positions + position)).to(tl.float32)
-    if p2c_ptr is not None:
-        scores += tl.load(p2c_ptr + (key * positions + position)).to(tl.float32)
-    return scores
-
-
 @triton.jit(do_not_specialize=["tokens", "sequences", "blocks", "middle", "first_head"])
 def disentangled_attention_forward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
@@ -119,12 +98,10 @@ def disentangled_attention_forward(
     filled = length // COLUMNS * COLUMNS
     for is_tail in tl.static_range(2):
         for first in range(filled if is_tail else 0, length if is_tail else filled, COLUMNS):
-            scores, v = scores_and_values(q, qkv_ptr, first, length, width, is_tail, HEAD, BLOCK_H, COLUMNS)
-            cols = first + columns
-            if is_tail:
-                cols = tl.minimum(cols, length - 1)
-            scores *= score_scale
-            scores = add_position_scores(scores, real[:, None], cols[None, :], products, middle, positions)
+            scores, v = scores_and_values(
+                q, qkv_ptr, first, length, width, is_tail, HEAD, BLOCK_H, COLUMNS,
+                (score_scale, real, products, middle, positions),
+            )  # fmt: skip
             p, shrink, total, highest = weigh(scores, total, highest, 1.0)
             if seeds_ptr is not None:  # after the sum: a dropped probability stays in the denominator
                 p = drop_pairs(p, keys, block * ROWS, rows[:, None], first, columns[None, :], threshold)
