@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.backend import has_triton
+from megabert.ops.backend import choose
 from megabert.ops.fp8 import Cast, cast_weight, fetch, row_product
 
 FEW_ROWS = 16
@@ -155,7 +155,7 @@ class _Embedding(torch.autograd.Function):
         return None, None, None
 
 
-def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int) -> Tensor:
+def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int, *, backend: str = "auto") -> Tensor:
     """Return, for each row of a table, the sum of the gradients of the tokens that took it, of shape (R, E).
 
     Sums are taken in float32 (float64 of float64) in the order of the tokens, on any device, and rounded once.
@@ -164,13 +164,16 @@ def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int) -> Tensor:
         grad_TE: Gradients of the looked-up rows.
         ids_T: The row of each token, int64 or int32, each below ``rows``.
         rows: Rows of the table.
+        backend: ``auto``, ``triton`` or ``torch``.
     """
     sorted_T, order_T = torch.sort(ids_T.long(), stable=True)
     first_R = torch.searchsorted(sorted_T, torch.arange(rows + 1, device=ids_T.device))
-    if grad_TE.device.type == "cuda" and has_triton():
-        from megabert.ops.triton_support.table_gradients import table_gradient_triton
+    run = choose("embedding", backend, grad_TE.device.type)
+    return run(grad_TE, order_T, first_R)  # type: ignore[no-any-return]
 
-        return table_gradient_triton(grad_TE, order_T, first_R)
+
+def table_gradient_torch(grad_TE: Tensor, order_T: Tensor, first_R: Tensor) -> Tensor:
+    """Return the sums of `table_gradient`, given the tokens sorted by their row and where each row's begin."""
     wide_TE = grad_TE if grad_TE.dtype == torch.float64 else grad_TE.float()
     sums_RE = torch.segment_reduce(wide_TE[order_T], "sum", offsets=first_R, axis=0, initial=0)
     return sums_RE.to(grad_TE.dtype)
