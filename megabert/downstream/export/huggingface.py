@@ -11,13 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from megabert.downstream.export.config_json import (
-    ARCHITECTURES,
-    GENERATOR_FOLDER,
-    config_json,
-    read_config_json,
-    read_object,
-)
+from megabert.downstream.export import config_json as configs
 from megabert.downstream.export.model_card import ModelCard, render_card
 from megabert.downstream.export.model_folder import config_path
 from megabert.foundation.errors import CheckpointError, DataError
@@ -83,10 +77,10 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
         ConfigError: ``config.json`` is missing, or describes no family that is known here.
         CheckpointError: The weights are missing or damaged, or do not fit ``config.json``.
     """
-    config = read_config_json(folder)
+    config = configs.read_config_json(folder)
     weights = read_weights(folder)
-    has_generator = config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file()
-    generator = read_huggingface(folder / GENERATOR_FOLDER).state if has_generator else None
+    has_generator = config.generator_size is not None and (folder / configs.GENERATOR_FOLDER / "config.json").is_file()
+    generator = read_huggingface(folder / configs.GENERATOR_FOLDER).state if has_generator else None
     try:
         state, missing, unexpected = convert.from_huggingface(weights, config, objective=objective)
         if generator is not None:
@@ -109,7 +103,7 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
     if convert.UNREAD_POSITIONS in state:
         # In a table of positions that is longer than config.json says, nobody knows which rows count.
         rows = config.max_position_embeddings + len(state[convert.UNREAD_POSITIONS])
-        stated = read_object(config_path(folder)).get("max_position_embeddings", rows)
+        stated = configs.read_object(config_path(folder)).get("max_position_embeddings", rows)
         if rows != stated:
             raise _misfit(
                 folder, f"config.json says max_position_embeddings={stated}, the weights have {rows} positions"
@@ -152,7 +146,7 @@ def write_model_files(
     objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
     if "cls.seq_relationship.weight" in state:
         objective = config.traits.objectives[0]
-    head = task or TaskHead(ARCHITECTURES[config.family][objective], {}, {})
+    head = task or TaskHead(configs.ARCHITECTURES[config.family][objective], {}, {})
     encoder = convert.to_huggingface(_plain_floats(state), config, pad_id=special_ids.pad)
     weights = encoder | _plain_floats(head.weights)
     try:
@@ -160,7 +154,7 @@ def write_model_files(
     except SafetensorError as error:
         raise library_error(error) or error from error
     is_tied = DECODER not in state
-    content = config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
+    content = configs.config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
     write_json(folder / "config.json", content | head.fields)
     # safetensors makes its file private: give it the permissions of config.json.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
@@ -171,7 +165,7 @@ def write_model_files(
     text = render_card(card, config, architecture=head.architecture, parameters=parameters)
     atomic_write(folder / "README.md", text)
     if generator is not None:
-        inner, (state, config) = folder / GENERATOR_FOLDER, generator
+        inner, (state, config) = folder / configs.GENERATOR_FOLDER, generator
         inner.mkdir()
         # Forms such as vectors are the discriminator's, and so are its task and the lines that use them.
         card = replace(card, gives_vectors=False, usage=None, pipeline="fill-mask")
@@ -181,7 +175,7 @@ def write_model_files(
 def state_length(folder: Path, longest: int) -> None:
     """Let the tokenizers of a folder cut texts at the trained length: positions after it are noise."""
     for path in folder.rglob("tokenizer_config.json"):
-        content = {**read_object(path), "model_max_length": longest}
+        content = {**configs.read_object(path), "model_max_length": longest}
         write_json(path, content, ensure_ascii=False)
 
 

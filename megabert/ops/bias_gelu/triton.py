@@ -10,18 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops import fp8
+from megabert.ops.triton_support import tile_sizes
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.device_functions import row_tile
 from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.row_casts import room_for_cast, store_row_cast
-from megabert.ops.triton_support.tile_sizes import (
-    BIAS_GELU_PROGRAMS,
-    BIAS_GELU_ROW_PROGRAMS,
-    bias_gelu_tiles,
-    multiprocessors_of,
-    split_rows,
-)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -102,7 +96,7 @@ class _BiasGelu(torch.autograd.Function):
         y_TF = torch.empty_like(x_TF)
         cast = room_for_cast(y_TF) if product else None
         tensors = (x_TF, bias_F, *(cast or (None, None)), y_TF)
-        tiles = bias_gelu_tiles(x_TF.shape[1], has_cast=bool(cast))
+        tiles = tile_sizes.bias_gelu_tiles(x_TF.shape[1], has_cast=bool(cast))
         tiles.launch_over(bias_gelu_forward, tensors, APPROXIMATE=approximate)
         if cast:
             fp8.leave(ctx, cast)
@@ -114,11 +108,11 @@ class _BiasGelu(torch.autograd.Function):
         tokens, width = x_TF.shape
         dx_TF = torch.empty_like(x_TF)
         cast = room_for_cast(dx_TF) if ctx.product else None
-        tiles = bias_gelu_tiles(width, has_cast=bool(cast))
+        tiles = tile_sizes.bias_gelu_tiles(width, has_cast=bool(cast))
         columns = triton.cdiv(width, tiles.columns)
-        on_each = BIAS_GELU_ROW_PROGRAMS if cast else BIAS_GELU_PROGRAMS
-        most = max(1, on_each * multiprocessors_of(x_TF.device) // columns)
-        programs, rows_each = split_rows(tokens, tiles.rows, most)
+        on_each = tile_sizes.BIAS_GELU_ROW_PROGRAMS if cast else tile_sizes.BIAS_GELU_PROGRAMS
+        most = max(1, on_each * tile_sizes.multiprocessors_of(x_TF.device) // columns)
+        programs, rows_each = tile_sizes.split_rows(tokens, tiles.rows, most)
         partials_1PF = torch.empty(1, programs, width, dtype=torch.float32, device=x_TF.device)
         if programs:
             tensors = (grad_TF.contiguous(), x_TF, bias_F, dx_TF, *(cast or (None, None)), partials_1PF)
