@@ -204,8 +204,8 @@ def _split_again(build: RunningBuild, before: str) -> tuple[TokenFiles, Document
         build: The build.
         before: Digest that their plan and records are sealed with.
     """
-    remedy = "Delete the folder, or give --output a new one."
-    plan = _read_plan(build, SET_ASIDE[PLAN_NAME], build.state.context("plan", before), remedy)
+    context = build.state.context("plan", before)
+    plan = _read_plan(build, SET_ASIDE[PLAN_NAME], context, build_state.STATE_REMEDY)
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     sources = [
         bucket_path(build.path(SET_ASIDE["documents"]), split, bucket)

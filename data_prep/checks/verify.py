@@ -22,7 +22,7 @@ from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, UnitProgress
 from data_prep.execution.records import Tally
 from data_prep.instances.pairs import PairOptions, Pairs, assemble, make_pairs
-from megabert.foundation.errors import DataError
+from megabert.foundation.errors import DataError, MegabertError
 from megabert.foundation.files import check_regular, sha256_file
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import MANIFEST_NAME, Manifest, ShardEntry, lengths_path, read_lengths, read_manifest
@@ -86,7 +86,12 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
         of shards are returned.
     """
     manifest = read_manifest(folder)
-    tokenizer = tokenizer_of(folder / "tokenizer")
+    try:
+        tokenizer = tokenizer_of(folder / "tokenizer")
+    except MegabertError:
+        if changed := [*_check_tokenizer(folder, manifest)]:
+            return Verdict(0, 0, changed)
+        raise
     named = manifest.metadata.tokenizer_sha256, manifest.metadata.vocab_size
     if (tokenizer.sha256, tokenizer.vocab_size) != named:  # the rules below go by its ids
         raise DataError(

@@ -29,6 +29,10 @@ from megabert.foundation.json_files import seal, unseal
 from megabert.settings.config import extensions, loading
 
 STATE_NAME = "build.json"
+STATE_REMEDY = (
+    "Finished shards can be trained on without this file; to go on with the build, copy it back, or give --output "
+    "a new folder."
+)
 MAX_STATE_BYTES = 1 << 32
 """Bytes that this file may have: it has a few lines for each input file, of which there may be millions."""
 REFUSED = Path("work", "refused")
@@ -205,15 +209,15 @@ def read_state(folder: Path) -> BuildState | None:
     path = folder / STATE_NAME
     if not path.exists():
         return None
-    remedy = "Delete the folder, or give --output a new one."
-    state = unseal(files.read_small(path, most=MAX_STATE_BYTES), BuildState, STATE_NAME, where=str(path), remedy=remedy)
+    text = files.read_small(path, most=MAX_STATE_BYTES)
+    state = unseal(text, BuildState, STATE_NAME, where=str(path), remedy=STATE_REMEDY)
     for name, was in state.versions.items():
         if installed_version(name) == "missing":  # the settings may name a rule of it
             extensions.require_package(f"{name} {was}", str(folder))
     with suppress(ConfigError):
         if loading.to_dict(loading.merge_layers(BuildConfig, state.config)) == state.config:
             return state
-    raise DataError(f"{path}: damaged or edited (its configuration is not one of this megabert). {remedy}")
+    raise DataError(f"{path}: damaged or edited (its configuration is not one of this megabert). {STATE_REMEDY}")
 
 
 @contextmanager

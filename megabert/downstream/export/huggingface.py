@@ -190,11 +190,17 @@ def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
         DataError: It has more pieces than the model has embeddings, or far fewer.
     """
     tokenizer = load_tokenizer(folder, reads_spare=True)
-    if not model.fits_pieces(tokenizer.vocab_size):
+    pieces, rows = tokenizer.vocab_size, model.vocab_size
+    if rows != "auto" and pieces > rows:
         raise DataError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {model.vocab_size:,} embeddings; "
+            f"{folder}: the tokenizer has {pieces:,} pieces, the model {rows:,} embeddings: the pieces from {rows:,} "
+            "on have none. Give the tokenizer that the model was trained with."
+        )
+    if not model.fits_pieces(pieces):
+        raise DataError(
+            f"{folder}: the tokenizer has {pieces:,} pieces, the model {rows:,} embeddings; "
             f"up to {model.traits.max_spare_rows:,} spare ones are read. If it is the model's tokenizer, cut them: "
-            f"resize_token_embeddings({tokenizer.vocab_size}) and save_pretrained of transformers."
+            f"resize_token_embeddings({pieces}) and save_pretrained of transformers."
         )
     return tokenizer
 

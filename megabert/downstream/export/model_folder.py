@@ -11,6 +11,7 @@ from megabert.tokens.tokenization.huggingface import download_remedy
 from megabert.training.run.folder import CONFIG_NAME, refuse_lost_config
 
 GOOGLE_CONFIG = "bert_config.json"
+ADAPTER_NAME = "adapter_config.json"
 SHIPPED_MODELS = Path(megabert.__file__).parents[1] / "models"
 """Folder of the models that lie beside the package in its repository. A wheel does not hold them."""
 SHIPPED_NAMES = ("english", "korean")
@@ -44,10 +45,15 @@ def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
     """Return which of the two kinds the folder is that `find_model` returns for a name.
 
     Raises:
-        ConfigError: It is neither, or there is none.
+        ConfigError: It is neither, or there is none, or an adapter (LoRA) changes what it computes.
         CheckpointError: It is a run whose configuration is lost.
     """
     folder = find_model(name)
+    if (folder / ADAPTER_NAME).is_file():
+        raise ConfigError(
+            f"{folder / ADAPTER_NAME}: an adapter of peft, which megabert does not read. Add it to the model's "
+            "weights: merge_and_unload() of peft, and save_pretrained."
+        )
     if (folder / CONFIG_NAME).is_file():
         return "run"
     if config_path(folder).is_file():

@@ -31,7 +31,8 @@ def describe_problems(errors: Sequence[Any], cls: type, layers: Sequence[Mapping
         layers: The layers, of which a later one wins.
     """
     return [
-        f"  {_describe(problem, cls)}{_origin(problem['loc'], layers)}"
+        # A field that is missing has no place; what it is missing in has one.
+        f"  {_describe(problem, cls)}{_origin(problem['loc'][: -1 if problem['type'] == 'missing' else None], layers)}"
         for problem in _one_for_each_field(_innermost(errors), cls)
     ]
 

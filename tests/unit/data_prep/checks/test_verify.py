@@ -70,7 +70,7 @@ def count_a_row_more(path):
         (reverse_lengths, "instances/64/train-00001-00.arrow", r"\.npy: says other lengths than the shard. Delete it"),
         (count_a_row_more, "instances/64/manifest.json", "totals"),
         (cut, "tokenizer/vocab.txt", "tokenizer/vocab.txt"),
-        (cut, "instances/64/tokenizer/tokenizer_config.json", "instances/64/tokenizer/tokenizer_config.json"),
+        (cut, "instances/64/tokenizer/tokenizer_config.json", "64/tokenizer/tokenizer_config.json: .* Run the same"),
         (cut, "build.json", "build.json: damaged or edited"),
     ],
 )

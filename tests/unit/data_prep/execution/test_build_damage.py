@@ -107,7 +107,7 @@ def test_damaged_plan_is_warned_of_and_made_again(built, own_copy, build, capsys
 @pytest.mark.parametrize("content", ["[", "{}", ""])
 def test_damaged_state_is_named_with_the_remedy(own_copy, build, content):
     (own_copy / "build.json").write_text(content)
-    with pytest.raises(DataError, match=r"build\.json: damaged or edited \(.*\)\. Delete the folder"):
+    with pytest.raises(DataError, match=r"build\.json: damaged or edited \(.*\)\. Finished shards can"):
         build(own_copy)
 
 
@@ -129,5 +129,5 @@ def test_plan_whose_counts_are_no_corpus_is_made_again_under_any_hash(built, own
 
 def test_state_of_another_version_is_refused(own_copy, build):
     sealed_again(own_copy / "build.json", "build.json", lambda state: state["config"].pop("seed"))
-    with pytest.raises(DataError, match=r"its configuration is not one of this megabert\)\. Delete the folder"):
+    with pytest.raises(DataError, match=r"its configuration is not one of this megabert\)\. Finished shards can"):
         build(own_copy)

@@ -175,9 +175,11 @@ def test_a_failure_leaves_nothing_half_written(config, tokenizer_dir, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("rows", [68, 69 + 128])
-def test_a_tokenizer_of_another_size_is_refused(rows, config, tokenizer_dir, tmp_path):
-    with pytest.raises(DataError, match=rf"tokenizer has 69 pieces, the model {rows} embeddings; up to 127 spare ones"):
+@pytest.mark.parametrize(
+    ("rows", "says"), [(68, ": the pieces from 68 on have none. Give the tok"), (69 + 128, "; up to 127 spare ones")]
+)
+def test_a_tokenizer_of_another_size_is_refused(rows, says, config, tokenizer_dir, tmp_path):
+    with pytest.raises(DataError, match=rf"tokenizer has 69 pieces, the model {rows} embeddings{says}"):
         write(tmp_path / "out", model_of(replace(config, vocab_size=rows)), tokenizer_dir)
     assert list(tmp_path.iterdir()) == []
 

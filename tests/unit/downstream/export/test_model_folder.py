@@ -51,3 +51,9 @@ def test_a_model_that_is_not_installed_is_refused_with_its_place(shipped):
 def test_a_mistyped_name_of_a_shipped_model_is_answered_with_the_name(name, meant, shipped):
     with pytest.raises(ConfigError, match=f"Did you mean the shipped model {meant}\\?$"):
         kind_of_folder(name)
+
+
+def test_an_adapter_is_not_passed_over(shipped):
+    (shipped / "english" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"adapter_config.json: an adapter of peft, .* merge_and_unload\(\)"):
+        kind_of_folder("english")

@@ -104,6 +104,13 @@ def test_a_bad_flag_is_not_blamed_on_the_file_that_it_overrides(tmp_path: Path):
     assert by_file.endswith(f"(found -1), in {tmp_path / 'own.yaml'}")
 
 
+def test_a_missing_field_is_not_blamed_on_the_layer_whose_list_is_replaced(tmp_path: Path):
+    (tmp_path / "recipe.yaml").write_text("phases: [{steps: 5, global_batch_size: 4, learning_rate: 1}]")
+    (tmp_path / "own.yaml").write_text("phases: [{steps: 5, global_batch_size: 4}]")
+    with pytest.raises(ConfigError, match=rf"phases\.0\.learning_rate: is missing; .*, in {tmp_path / 'own.yaml'}$"):
+        merge_layers(RunConfig, tmp_path / "recipe.yaml", tmp_path / "own.yaml")
+
+
 @pytest.mark.parametrize("text", ["a\0b", "\udcff"])
 def test_text_that_nothing_can_be_named_by_is_refused(text):
     with pytest.raises(ConfigError, match=r"data\.path: has a character that is no text"):
