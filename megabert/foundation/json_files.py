@@ -142,7 +142,7 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
                 yield number, parse_json(line, cls, where=where, remedy=remedy)
 
 
-def write_json(path: Path, value: Any, *, indent: int = 2, **options: bool) -> None:
+def write_json(path: Path, value: Any, *, indent: int = 2, **options: Any) -> None:
     """Write plain values as indented JSON, whole or not at all."""
     atomic_write(path, json.dumps(value, indent=indent, **options) + "\n")
 
