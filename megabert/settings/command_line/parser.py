@@ -153,7 +153,7 @@ class Parser(argparse.ArgumentParser):
         """Add ``--recipe`` and ``--config``.
 
         Args:
-            what: What the recipe is for, for the help.
+            what: Purpose of the recipe, for the help.
             default: The recipe if none is given.
             about: The default, for the help.
         """
