@@ -9,7 +9,7 @@ RUN_DIR ?=
 PART ?=
 FILE ?=
 JOBS ?= 3
-export PYTHON TORCH_INDEX
+export PYTHON TORCH_INDEX CUDA
 
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
@@ -57,7 +57,9 @@ lint: $(installed) ## ruff, mypy, import contracts, shell scripts
 	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo "Resolve the merge conflicts above." >&2; exit 1; }
 
 bench: $(installed) ## CPU benchmarks, each a ratio measured in one run
-	@for script in benchmarks/bench_*.py benchmarks/cpu/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+	@for name in cache checkpoint data loader long_documents memory near_duplicates scale verify; do \
+	  echo "== $$name"; $(bin)/python benchmarks/bench_$$name.py || exit 1; done
+	@echo "== step" && $(bin)/python benchmarks/cpu/bench_step.py
 
 bench-gpu: ## The GPU runbook, resumable; PART=1, PART=2 (13 minutes together) or a name; WHEELS=DIR OUTPUT=DIR; TINY=1 on a CPU
 	@$(or $(BENCH_PYTHON),$(if $(wildcard $(bin)/python),$(bin)/python,$(PYTHON))) -m benchmarks.gpu \

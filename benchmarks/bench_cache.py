@@ -27,12 +27,9 @@ from pathlib import Path
 
 import fsspec
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from megabert.foundation.cached_folders import cached_folder, fetch_files  # noqa: E402
-from megabert.foundation.files import sha256_file, sync_file  # noqa: E402
-from megabert.foundation.remote_files import CONNECTIONS  # noqa: E402
+from megabert.foundation.cached_folders import cached_folder, fetch_files
+from megabert.foundation.files import sha256_file, sync_file
+from megabert.foundation.remote_files import CONNECTIONS
 
 
 def write_source(folder: Path, files: int, size: int) -> list[str]:

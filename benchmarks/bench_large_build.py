@@ -1,6 +1,6 @@
 """One whole build of gigabytes: memory of the workers by step, disk at the peak and what was said before, time.
 
-    python benchmarks/bench_large_build.py --input FILE.jsonl ... --weighted FILE.jsonl --output DIR [--gigabytes 2]
+    python -m benchmarks.bench_large_build --input FILE.jsonl ... --weighted FILE.jsonl --output DIR [--gigabytes 2]
 
 The corpus is the input, repeated with a line of its own for each copy of a document until it is large enough, so that
 nothing is a duplicate. A vocabulary is trained in the build. The documents of --weighted are a source of their own,
@@ -16,15 +16,12 @@ import threading
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.bench_memory import LIMIT_MIB, MeasuringExecutor, write_corpora  # noqa: E402
-from data_prep.checks.verify import verify  # noqa: E402
-from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
-from data_prep.extract.inputs import find_files  # noqa: E402
-from data_prep.pipeline import build_shards  # noqa: E402
-from data_prep.planning.estimate import estimate, shown  # noqa: E402
+from benchmarks.bench_memory import LIMIT_MIB, MeasuringExecutor, write_corpora
+from data_prep.checks.verify import verify
+from data_prep.config.build import BuildConfig, SourceConfig
+from data_prep.extract.inputs import find_files
+from data_prep.pipeline import build_shards
+from data_prep.planning.estimate import estimate, shown
 
 LOOK_S = 0.2
 

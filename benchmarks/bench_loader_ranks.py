@@ -1,13 +1,12 @@
 """What one rank's loader costs a step, as the same global batch is shared by more and more ranks.
 
-    python benchmarks/bench_loader_ranks.py --shards data/mine/instances/128 --scratch /scratch [--gib 2] [--old]
+    python benchmarks/bench_loader_ranks.py --shards data/mine/instances/128 --scratch /scratch [--gib 2]
 
 The shards are repeated until they take the wanted space (delete them afterwards), and dropped from the cache before
 each row of the table. A row is a process of its own that makes a few whole steps as one of N ranks; no other
 rank runs. CPU time is that of the process on all its threads, bytes are those that the disk delivered (``read_bytes``
 of ``/proc/self/io``), memory is the growth of anonymous pages since the first step, and all of the process's. Real
-tokens are those of the padded micro-batches that are no padding. ``--old`` stores the shards as
-earlier versions did: zstd, in record batches of 8,192 rows, without an index of lengths.
+tokens are those of the padded micro-batches that are no padding.
 """
 
 import argparse
@@ -27,32 +26,30 @@ SHARD_ROWS = 50_000
 """Instances of a bucket of 5 million tokens, which is what a build makes a shard of."""
 
 
-def copy_shards(source: Path, folder: Path, gib: float, *, is_old: bool) -> None:
+def copy_shards(source: Path, folder: Path, gib: float) -> None:
     """Fill a folder with shards as large as a build's: the training rows of another one, again and again."""
     from megabert.foundation.files import sha256_file
     from megabert.tokens.shards.checked_shards import complete_index
     from megabert.tokens.shards.folder import ShardEntry, lengths_path, read_manifest, write_manifest
-    from megabert.tokens.shards.format import MAX_BATCH_ROWS, rows_per_batch
+    from megabert.tokens.shards.format import rows_per_batch
     from megabert.tokens.shards.shard_set import ShardSet
 
     manifest = read_manifest(source)
     tables = [pa.ipc.open_file(source / entry.file).read_all() for entry in manifest.of_split("train")]
     table = pa.concat_tables(tables)[:SHARD_ROWS].combine_chunks()
     shutil.copytree(source / "tokenizer", folder / "tokenizer")
-    first, codec = folder / "train-00000.arrow", pa.Codec("zstd", 1) if is_old else None
-    with pa.ipc.new_file(str(first), table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
-        writer.write_table(table, MAX_BATCH_ROWS if is_old else rows_per_batch(manifest.metadata.max_seq_length))
+    first = folder / "train-00000.arrow"
+    with pa.ipc.new_file(str(first), table.schema) as writer:
+        writer.write_table(table, rows_per_batch(manifest.metadata.max_seq_length))
     tokens, masked = (len(table[name].combine_chunks().flatten()) for name in ("input_ids", "masked_lm_ids"))
     entry = ShardEntry(first.name, "train", len(table), tokens, masked, sha256_file(first), 0, 0)
     write_manifest(folder, replace(manifest, shards=[entry]))
-    if not is_old:
-        complete_index(ShardSet.open(folder))
+    complete_index(ShardSet.open(folder))
     entries = [entry]
     while len(entries) * first.stat().st_size < gib * 2**30:
         path = folder / f"train-{len(entries):05d}.arrow"
         shutil.copyfile(first, path)
-        if not is_old:
-            shutil.copyfile(lengths_path(first), lengths_path(path))
+        shutil.copyfile(lengths_path(first), lengths_path(path))
         entries.append(replace(entry, file=path.name))
     write_manifest(folder, replace(manifest, shards=entries))
 
@@ -126,7 +123,6 @@ def main() -> None:
     parser.add_argument("--shards", type=Path, required=True, help="folder of instance shards")
     parser.add_argument("--scratch", type=Path, help="new folder for the copies; default: measure --shards themselves")
     parser.add_argument("--gib", type=float, default=2.0, help="size of the copies (default 2)")
-    parser.add_argument("--old", action="store_true", help="store the copies as earlier versions did")
     parser.add_argument("--global-batch-size", type=int, default=65_536, help="instances a step (default 65536)")
     parser.add_argument(
         "--micro-batch-tokens", type=int, default=65_536, help="tokens of a micro-batch (default 65536)"
@@ -146,7 +142,7 @@ def main() -> None:
     folder = options.scratch or options.shards
     if options.scratch is not None:
         options.scratch.mkdir(parents=True)
-        copy_shards(options.shards, folder, options.gib, is_old=options.old)
+        copy_shards(options.shards, folder, options.gib)
     for world_size in options.world_sizes:
         drop_from_cache(folder)
         command = [sys.executable, __file__, "--child", "--shards", str(folder)]

@@ -20,7 +20,6 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
 LANGUAGES = ROOT / "tests" / "assets" / "languages.tsv"
 OWN = {
     "my": "1019 103c 1014 103a 1019 102c 1018 102c 101e 102c 101e 100a 103a 1019 103c 1014 103a 1019 102c 102d 104b",

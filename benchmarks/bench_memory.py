@@ -20,16 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from data_prep.checks.verify import verify
+from data_prep.config.build import BuildConfig, SourceConfig
+from data_prep.execution.executors import ProcessExecutor
+from data_prep.execution.work_units import Unit
+from data_prep.pipeline import build_shards
 
-from data_prep.checks.verify import verify  # noqa: E402
-from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
-from data_prep.execution.executors import ProcessExecutor  # noqa: E402
-from data_prep.execution.work_units import Unit  # noqa: E402
-from data_prep.pipeline import build_shards  # noqa: E402
-
-CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
+CORPUS = Path(__file__).parents[1] / "examples" / "corpus" / "public_domain.jsonl"
 LIMIT_MIB = 512
 ALLOWED_GROWTH = 0.1
 LENGTHS = (128, 512)

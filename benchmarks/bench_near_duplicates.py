@@ -13,7 +13,6 @@ import argparse
 import json
 import multiprocessing
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_prep.clean.grouped_hashes import HASHES_PER_RANGE, HashPlan, RangeTask, distinct, write_rows
 from data_prep.clean.near_duplicates import (
     Signature,

@@ -20,20 +20,17 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from data_prep.cli import main as megabert_data  # noqa: E402
-from data_prep.documents.document_set import DocumentSet, bucket_path, index_path  # noqa: E402
-from data_prep.instances.pairs import (  # noqa: E402
+from data_prep.cli import main as megabert_data
+from data_prep.documents.document_set import DocumentSet, bucket_path, index_path
+from data_prep.instances.pairs import (
     PairOptions,
     assemble,
     make_pairs,
 )
-from megabert.tokens.shards.format import ShardMetadata  # noqa: E402
-from megabert.tokens.tokenization import load_tokenizer  # noqa: E402
+from megabert.tokens.shards.format import ShardMetadata
+from megabert.tokens.tokenization import load_tokenizer
 
-CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
+CORPUS = Path(__file__).parents[1] / "examples" / "corpus" / "public_domain.jsonl"
 GIGABYTES_PER_TOKEN = 4.4e-9  # English in 30,522 pieces
 
 

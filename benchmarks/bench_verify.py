@@ -17,17 +17,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from data_prep.checks.invariants import Rules
+from data_prep.checks.verify import ShardTask, check_shard, shard_tasks
+from data_prep.cli import main as megabert_data
+from data_prep.documents.document_set import tokenizer_of
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.folder import read_manifest
 
-from data_prep.checks.invariants import Rules  # noqa: E402
-from data_prep.checks.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
-from data_prep.cli import main as megabert_data  # noqa: E402
-from data_prep.documents.document_set import tokenizer_of  # noqa: E402
-from megabert.tokens.shards.columns import FlatInstances  # noqa: E402
-from megabert.tokens.shards.folder import read_manifest  # noqa: E402
-
-CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
+CORPUS = Path(__file__).parents[1] / "examples" / "corpus" / "public_domain.jsonl"
 OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 

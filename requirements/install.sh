@@ -2,9 +2,11 @@
 # Installs megabert into a virtualenv: requirements/install.sh VENV EXTRAS
 #
 #   PYTHON       interpreter to make the virtualenv with (default python3)
+#   CUDA         1: the CUDA build of torch although this machine has no driver, as for a login node of a cluster
 #   TORCH_INDEX  where a CPU build of torch is looked for when the configured sources have none
 #
-# A torch that PYTHON can import is kept. Otherwise: without an NVIDIA driver a CPU build, with one the default build.
+# A torch that PYTHON or VENV can import is kept. Otherwise: without an NVIDIA driver a CPU build, with one, or with
+# CUDA=1, the default build.
 # Where no CPU build is within reach, as on a machine whose only source is a mirror of PyPI, the default build serves.
 set -euo pipefail
 venv=${1:?usage: requirements/install.sh VENV EXTRAS}
@@ -25,8 +27,8 @@ command -v "$python" >/dev/null || fail "no '$python' on the PATH. Install Pytho
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
   fail "$("$python" --version) lacks the venv module. On Debian and Ubuntu: apt-get install python3-venv"
 
-has_driver() { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
-if has_driver; then constraints=$here/cuda.txt; else constraints=$here/cpu.txt; fi
+wants_cuda() { [ "${CUDA:-}" = 1 ] || { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }; }
+if wants_cuda; then constraints=$here/cuda.txt; else constraints=$here/cpu.txt; fi
 
 say() { printf '== %s\n' "$*" >&2; }
 site=()
@@ -34,23 +36,33 @@ if "$python" -c 'import torch' 2>/dev/null; then
   "$python" -c 'import sys, torch; sys.exit(not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15))' ||
     fail "$python imports torch $("$python" -c 'import torch; print(torch.__version__)'); megabert needs 2.11 to 2.14." \
       "Change it, or name an interpreter without torch: make PYTHON=/path/to/python3 ..."
-  say "keeping torch $("$python" -c 'import torch; print(torch.__version__)') of $python"
+  # A virtualenv that is made with this one's python would see the base interpreter's packages alone.
+  own=$("$python" -c 'import sys, torch
+if sys.prefix != sys.base_prefix and torch.__file__.startswith(sys.prefix): print(sys.prefix)')
+  [ -z "$own" ] || [ "$own" -ef "$venv" ] ||
+    fail "$python belongs to the virtualenv $own, whose torch no other virtualenv sees." \
+      "Install into that one: make VENV=$own ... ; or name an interpreter without torch: make PYTHON=/path/to/python3 ..."
   site=(--system-site-packages)
 fi
-# A virtualenv without pip is one whose making was interrupted.
-"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "${site[@]}" "$venv"
+# A virtualenv without pip is one whose making was interrupted, or with a torch in it one of uv's.
+has_torch() { "$venv/bin/python" -c 'import torch' 2>/dev/null; }
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || { has_torch && "$venv/bin/python" -m ensurepip >/dev/null; } ||
+  "$python" -m venv --clear "${site[@]}" "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@" -q; }
 pins=$venv/constraints.txt
 grep -vE '^(torch|triton)==' "$constraints" >"$pins"
 
 say "making $venv"
 pip install -c "$pins" pip setuptools wheel ninja packaging numpy
-if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+if has_torch; then
+  say "keeping torch $("$venv/bin/python" -c 'import torch; print(torch.__version__)')"
+else
   torch=$(grep '^torch==' "$constraints")
   say "installing $torch"
-  if has_driver; then
+  if wants_cuda; then
     pip install -c "$pins" "$torch"
   else
+    say "this machine has no NVIDIA driver: a CPU build; for nodes that have one remove $venv, then CUDA=1 make install"
     # The +cpu suffix keeps a machine without a GPU from fetching gigabytes of CUDA.
     if ! pip install -c "$pins" "$torch" 2>/dev/null &&
       ! pip install -c "$pins" --retries 2 --timeout 15 --extra-index-url "$torch_index" "$torch" 2>/dev/null; then

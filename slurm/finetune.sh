@@ -34,8 +34,8 @@ SUBMIT_OPTIONS=${SUBMIT_OPTIONS:-}             # what sbatch will be given, for 
 RUN_DIR=$FINETUNE_DIR
 
 # In a job $0 is SLURM's copy of this script.
-root=${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}
-[ -e "$root/slurm/lib.sh" ] || { echo "slurm: submit from the project's folder; $root is not it." >&2 && exit 2; }
+for root in "$(dirname "$0")/.." "$PWD" "${SLURM_SUBMIT_DIR:-}"; do [ ! -e "$root/slurm/lib.sh" ] || break; done
+[ -e "$root/slurm/lib.sh" ] || { echo "slurm: submit from the project's folder; $PWD is not it." >&2 && exit 2; }
 # shellcheck source=slurm/lib.sh
 source "$root/slurm/lib.sh"
 finetune "$@"

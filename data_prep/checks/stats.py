@@ -13,7 +13,7 @@ import numpy as np
 
 from data_prep.extract.sentences import splitter_code
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import atomic_path
+from megabert.foundation.files import atomic_write
 from megabert.foundation.text_tables import render_table
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import Manifest
@@ -256,9 +256,8 @@ def write_rule_plot(folder: Path, shares: dict[str, tuple[float, float]]) -> Pat
 @contextmanager
 def _picture(path: Path, *, height: float) -> Iterator[Any]:
     """Yield the axes of a picture that is written to a file, whole or not at all."""
-    from matplotlib.figure import Figure  # not at import: it is slow to load
+    from megabert.foundation.figures import Figure, png_of  # not at import: it is slow to load
 
     figure = Figure(figsize=(8, height), layout="constrained")
     yield figure.add_subplot()
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
+    atomic_write(path, png_of(figure))

@@ -25,7 +25,8 @@ SOURCE_FIELDS = ("format", "encoding", "field", "second_field")
 
 def add_source_arguments(parser: Parser) -> None:
     """Add the options that say where text comes from."""
-    parser.add_argument("--input", nargs="+", metavar="GLOB", help="files; each glob is a source, counted on its own")
+    text = "files; each glob is a source, counted on its own"
+    parser.add_argument("--input", action="extend", nargs="+", metavar="GLOB", help=text)
     for row in field_table(SourceConfig):
         if row.path in SOURCE_FIELDS:
             text = f"{row.about.rstrip('.')}; for all --input (default: {row.default})"
@@ -34,7 +35,7 @@ def add_source_arguments(parser: Parser) -> None:
             parser.add_rule(flag, needs=["--input"])  # sources of a file have their own
     default = " ".join(CleanConfig().rules)
     text = f"cleaning rules, clean.rules in files: none, or of {', '.join(RULES)} and packages (default: {default})"
-    parser.add_argument("--clean", nargs="+", metavar="RULE", help=text)
+    parser.add_argument("--clean", action="extend", nargs="+", metavar="RULE", help=text)
     parser.add_rule("--clean", excludes=["--clean.rules"])
     recipes = ", ".join(loading.shipped_names("recipe"))
     text = f"build what this recipe of megabert pretrain is meant for: {recipes}, or a file; flags override it"

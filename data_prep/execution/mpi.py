@@ -121,7 +121,7 @@ def mpi_world() -> Any:
     raise ConfigError(
         f"{asked} ranks were asked for, but this one is alone in its MPI world: the library loaded here ({library}) "
         f"does not speak the launcher's process-management interface (found: {interface}). {remedy}. "
-        "Without MPI: one task with --workers N."
+        "Without MPI, in one task: --workers N."
     )
 
 
@@ -142,9 +142,9 @@ def executor_of_all_ranks(workers: int | None, *, is_mpi: bool) -> Iterator[Exec
 
     Args:
         workers: Processes, without MPI; None for one per core, if the input is worth their start.
-        is_mpi: Whether MPI was asked for; it is also used where a launcher started several processes.
+        is_mpi: Whether MPI was asked for; without ``workers`` it is also used if a launcher started several processes.
     """
-    world = mpi_world() if is_mpi or _asked_ranks() > 1 else None
+    world = mpi_world() if is_mpi or (workers is None and _asked_ranks() > 1) else None
     if world is None or world.size == 1:
         yield local_executor(1 if is_mpi else workers)
         return

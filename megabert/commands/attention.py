@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("second", nargs="?", metavar="TEXT_B")
     parser.add_model()
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--layers", type=int, nargs="+")
+    parser.add_argument("--layers", type=int, action="extend", nargs="+")
 
 
 def run(options: Namespace) -> None:

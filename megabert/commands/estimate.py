@@ -11,7 +11,7 @@ Arguments:
   --gpus M            GPUs per node (default: 8; v100: 16)
   --hours H           also say how many steps fit into H hours
   --instances N       rows of a phase's shards, if there are none yet
-  --efficiency SHARE  share of the peak while computing, in fp8 the share in bf16 (default: published runs')
+  --efficiency SHARE  share of the peak while computing, in fp8 the share in bf16 (default: as published or measured)
   --measured FILE     take the rates of machines from here (doctor --prove --save FILE); nodes and GPUs by default too
   --json              print the figures as JSON
 

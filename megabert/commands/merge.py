@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     parser.add_argument("models", nargs="+", metavar="RUN@STEP")
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--weights", nargs="+", type=bounded(number, least=0, most=MOST))
+    parser.add_argument("--weights", action="extend", nargs="+", type=bounded(number, least=0, most=MOST))
     parser.add_argument("--data.path", dest="data", type=Path)
     parser.add_device()
 

@@ -13,6 +13,7 @@ from megabert.foundation.errors import ConfigError, Echo
 MEETING_THREAD = "megabert-meeting"
 """Name of the thread in which a rank meets the others (`meeting.meet`); while it runs, Python cannot end in order."""
 _SCONTROL_TIMEOUT_S = 60.0
+_SIZES_OF_MPI = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # of mpirun; srun --mpi=pmi2 sets the first one as well
 _MOST_DIGITS = 18  # any such number fits into 64 bits
 _SHOWN = 40  # characters of a wrong value in its message
 _REMEDY = "Launchers (torchrun, deepspeed, srun) set it; where a script or a shell does, correct it there or unset it."
@@ -149,10 +150,19 @@ def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]
     """Return RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as this process's launcher means them.
 
     Raises:
-        ConfigError: A launcher's variable is not a number, or the first host cannot be found out.
+        ConfigError: A launcher's variable is not a number, the first host cannot be found out, or mpirun started
+            several processes, which would be as many worlds of one.
     """
     launcher = find_launcher(environment)
     if launcher is None:
+        size = max(_number(environment, name, "1") for name in _SIZES_OF_MPI)
+        if size > 1:
+            raise ConfigError(
+                f"mpirun started {size} processes (PMI_SIZE or OMPI_COMM_WORLD_SIZE in the environment), which would "
+                f"each train alone. Start ranks with srun -n {size} or torchrun --nproc-per-node {size}; for a process "
+                "that is to be alone: export RANK=0 WORLD_SIZE=1",
+                see="ranks-do-not-find-each-other",
+            )
         return {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     size = _number(environment, launcher.size, least=1)
     variables = {

@@ -86,7 +86,9 @@ class _Meeting:
             multi_tenant=True,  # a later world of this process uses the same server
         )
         # A process may enter several worlds at one store, one after the other; none may read keys of an earlier one.
-        own = dist.PrefixStore(f"world/{self.world}", store)
+        # Nor may ranks that torchrun --max-restarts starts again: its store outlives them.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        own = dist.PrefixStore(f"attempt/{attempt}/world/{self.world}", store)
         keys = dist.PrefixStore("meeting", own)
         keys.set(str(self.rank), _host_and_address())
         if self.rank != 0:
@@ -96,9 +98,13 @@ class _Meeting:
                 raise Echo(ConfigError(problem))
             return own
         missing = list(range(1, self.size))
+        remedy = f"start all: srun --overlap -n {self.size} ..., or one alone: RANK=0 WORLD_SIZE=1 ..."
+        shell = (
+            f" (a shell of srun --pty is one task of {self.size}; {remedy})" if "SLURM_PTY_PORT" in os.environ else ""
+        )
         while (missing := [rank for rank in missing if not keys.check([str(rank)])]) and not self.is_given_up:
             more = ", ..." if len(missing) > _SHOWN else ""
-            self.awaits = f"rank {', '.join(map(str, missing[:_SHOWN]))}{more} of {self.size} at {self.place}"
+            self.awaits = f"rank {', '.join(map(str, missing[:_SHOWN]))}{more} of {self.size} at {self.place}{shell}"
             time.sleep(_POLL_S)
         if missing:
             raise self.failure("this rank has given up")

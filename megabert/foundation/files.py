@@ -169,7 +169,7 @@ def open_in_place(path: Path | str, flags: int) -> int:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise

@@ -206,13 +206,13 @@ class Progress:
             left_s: Seconds that are left of the whole work, if that is known.
         """
         self._shown = time.monotonic()
-        left = "" if left_s is None else f", {span(left_s)} left"
+        texts = [text] if left_s is None else [text, f"{span(left_s)} left"]
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{text}{left}")
+            self._bar.set_postfix_str(", ".join(reversed(texts)))  # a narrow terminal cuts the end
         if self._is_main:
             level = logging.INFO if self._bar is None else logging.DEBUG
             where = f"{self._title} {self._unit} {done:,}/{self._total:,} ({100 * done // max(self._total, 1)}%)"
-            logger.log(level, "%s: %s%s", where, text, left)
+            logger.log(level, "%s: %s", where, ", ".join(texts))
 
 
 def seconds_left(config: RunConfig, index: int, phase_step: int, sequences_per_s: float) -> float:

@@ -5,6 +5,7 @@ run folder, checkpoint. Then model, optimizer and engine are built and filled. O
 start, so that a start that fails early leaves no trace, and the trainer makes the remaining steps.
 """
 
+import shlex
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -112,7 +113,8 @@ def _run(
         checked = check_phases(ready, run_dir, world, watchdog, with_content=is_new)
     with logging_to_file(run_dir, world.rank), watchdog.beating():
         if state.is_done(config):
-            logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
+            name = shlex.quote(str(run_dir))
+            logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, name)
         else:
             # The ops are held against their definitions at the phases' lengths: a sentence for each that was replaced.
             lengths, has_lamb = [data.max_seq_length for data in inputs.statistics], config.optimizer.has_lamb_passes
@@ -207,7 +209,7 @@ def _record_start(
     config, manifest = inputs.config, start.manifest
     record_run(run_dir, config, inputs.deepspeed)
     inputs.shards[0][0].first.copy_tokenizer(tokenizer_dir(run_dir))
-    logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
+    logger.info("TensorBoard: tensorboard --logdir %s", shlex.quote(str(run_dir / "tb")))
     # Machine and sizes: the backend of each op, ranks, precision, token budgets.
     has_lamb = config.optimizer.has_lamb_passes
     settings: dict[str, Any] = {"has_lamb": has_lamb, "model": config.model, "precision": config.precision}

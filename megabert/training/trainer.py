@@ -107,7 +107,7 @@ class Trainer:
 
     def _run_phase(self) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
-        phase, is_stopped = self.config.phases[self.state.phase], False
+        phase, is_stopped, first = self.config.phases[self.state.phase], False, self.state.step + 1
         title, is_main = phase_name(self.config, self.state.phase), self.world.is_main
         cast(PretrainingModel, self.engine.module).begin_phase(phase)
         if self.config.init_from is not None and self.state.step == 0:  # the scores that the continuation starts from
@@ -144,8 +144,12 @@ class Trainer:
                 # A skipped batch is no step: no weight has changed, so there is nothing to log, score or save.
                 if not result.is_skipped:
                     progress.advance()
+                    # The first step also waits for the loader and compiles: its rate says nothing about the others.
+                    is_first = self.state.step == first
                     if self.state.is_log_due(self.config):
-                        self._log(batch, result, progress)
+                        self._log(batch, result, progress, is_first=is_first)
+                    elif is_first:
+                        self._meter.restart()
                     if self.state.is_validation_due(self.config):
                         self._validate()
                     if self.state.is_checkpoint_due(self.config):
@@ -225,11 +229,8 @@ class Trainer:
         self.state = self._checkpoints.settle(self.state)
         self._report_checkpoints()
         if self.world.is_main:
-            logger.info(
-                "stopped by %s at step %d, everything is saved: the same command continues",
-                ", ".join(signals),
-                self.state.step,
-            )
+            told = (", ".join(signals), self.state.step)
+            logger.info("stopped by %s at step %d, everything is saved: the same command continues", *told)
 
     def _step(self, batch: StepBatch, phase: PhaseConfig) -> StepResult:
         """Set the schedule and run forward, backward and update, timed by the meter and guarded by the watchdog."""
@@ -286,7 +287,7 @@ class Trainer:
             self._callbacks.call("on_validation", self.state.step, metrics, self._stop)
             logger.info("held out at step %d: %s", self.state.step, describe_scores(metrics))
 
-    def _log(self, batch: StepBatch, result: StepResult, progress: Progress) -> None:
+    def _log(self, batch: StepBatch, result: StepResult, progress: Progress, *, is_first: bool) -> None:
         """Write the row of a step; every rank calls this, since the meter asks all of them."""
         # Collectives first: the other ranks leave below.
         perf, losses = self._meter.read(), result.losses
@@ -321,8 +322,6 @@ class Trainer:
         # The line of progress.
         masked_lm = f" (masked-LM {losses['mlm_loss']:.4f})" if losses["mlm_loss"] != losses["loss"] else ""
         sequences, tokens = perf["perf/sequences_per_s"], perf["perf/tokens_per_s"]
-        # The first step of a phase also compiles, so its rate says nothing about the others.
-        is_first = self.state.phase_step == 1
         left_s = None if is_first else seconds_left(self.config, self.state.phase, self.state.phase_step, sequences)
         progress.report(
             self.state.phase_step,

@@ -9,10 +9,11 @@ import pytest
 from megabert.cli import PROGRAM
 
 ROOT = Path(__file__).parents[2]
+READMES = ("README.md", "README.ko.md")
 ROW = re.compile(r"^\| `(\w+)` \| (\d+) x (\w+) \| ([\d.]+) h \|", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.ko.md"])
+@pytest.mark.parametrize("page", READMES)
 def test_times_of_recipes_are_those_of_the_estimate(page, capsys):
     rows = ROW.findall((ROOT / page).read_text(encoding="utf-8"))
     assert len(rows) == 5
@@ -38,3 +39,14 @@ def test_both_readmes_show_the_same_commands():
     english, korean = shown_lines("README.md"), shown_lines("README.ko.md")
     assert english[:2] == ["make demo", "make test"]
     assert korean == english, "README.ko.md: bring its code blocks in line with README.md"
+
+
+def test_korean_readme_links_to_what_the_english_one_links_to_and_to_korean_pages():
+    english, korean = (set(re.findall(r"\]\(([^)]+)\)", (ROOT / name).read_text(encoding="utf-8"))) for name in READMES)
+    assert [link for link in korean - english if not link.endswith(".ko.md")] == ["README.md"]
+
+
+def test_both_readmes_name_the_same_requirements():
+    english, korean = ((ROOT / name).read_text(encoding="utf-8").split("\n## ")[2] for name in READMES)
+    words = re.compile("`[^`]+`|MPI|GPU|CPU|gcc|[0-9.]+ GB")
+    assert {*words.findall(korean)} == {*words.findall(english)}

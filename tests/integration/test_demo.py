@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from forked.client import run_command
 from support.runs import TINY, Run, finished
 
@@ -37,7 +38,6 @@ def test_report_of_the_demo_shows_chance_and_the_unigram_in_every_phase(demo_run
 
 
 def test_export_of_the_demo_is_a_bert_for_pre_training_with_equal_logits(demo_run, tmp_path, megabert):
-    transformers = pytest.importorskip("transformers")
     megabert("export", demo_run.run_dir, "--to", tmp_path / "out")
     theirs, info = transformers.BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import runpy
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from support.runs import TINY, Run, assert_equal_runs, finished
 from megabert import library
 from megabert.observability.metrics import MetricWriter
 from megabert.tokens.shards.shard_set import ShardSet
+from megabert.training.meter import Meter
 from megabert.training.recovery.watchdog import Watchdog
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -98,6 +100,21 @@ def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(first_run, shar
     run = library.resume(tmp_path / "run", device="cpu")
     assert run.is_done
     assert_equal_runs(Run(run.folder, shards), Run(first_run.folder, shards))
+
+
+def test_first_step_of_a_start_is_in_no_rate_of_others_and_predicts_no_time(shards, tmp_path, monkeypatch):
+    with pytest.raises(library.MegabertError):
+        train(tmp_path / "run", shards, on_step=lambda step, row: 1 // (5 - step))
+    stopped = library.load_run(tmp_path / "run").checkpoints[-1]
+    counts, read = [], Meter.read
+    monkeypatch.setattr(Meter, "read", lambda meter: (counts.append(meter._steps), read(meter))[1])
+    shutil.copytree(tmp_path / "run", tmp_path / "each")
+    library.resume(tmp_path / "run", device="cpu", **{"logging.every_steps": 4})
+    assert counts == [8 - (stopped + 1), 1, 3, 1]  # rows of the last step of phase 1, then of 9, 12 and 13
+    library.resume(tmp_path / "each", device="cpu")
+    lines = (tmp_path / "each" / "logs" / "rank_000.log").read_text().splitlines()
+    told = {step: "left" in line for line in lines for step in re.findall(r" step (\d+)/\d+ \(", line)}
+    assert [told[str(step)] for step in (stopped + 1, stopped + 2)] == [False, True]
 
 
 def test_ctrl_c_saves_and_gives_the_caller_its_handler_back(shards, tmp_path):

@@ -17,7 +17,7 @@ TOLERANCE = 1e-5  # relative, float32, dropout on
 @pytest.fixture(scope="module")
 def unbroken(shards, run_once) -> Run:
     """One rank, never interrupted."""
-    return run_once("unbroken", shards)
+    return run_once("an unbroken run", shards)
 
 
 def assert_same_losses(run: Run, reference: Run, tolerance: float) -> None:
@@ -42,6 +42,8 @@ def test_done_run_says_so_and_changes_nothing(unbroken):
     before = unbroken.rows()
     assert unbroken.finish_well() == before
     assert "is done" in unbroken.output
+    for command in (f"tensorboard --logdir '{unbroken.run_dir}/tb'", f"megabert export '{unbroken.run_dir}' --to DIR"):
+        assert command in unbroken.output
 
 
 def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_path):

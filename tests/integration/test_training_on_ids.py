@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from support.runs import Run
 from support.soak import in_soak
 
@@ -44,7 +45,6 @@ def export_of(data, folder, **flags):
 
 @pytest.mark.parametrize("family", ["bert", *in_soak("roberta", "electra")])
 def test_families_train_on_ids_and_transformers_gives_their_logits(dna, tmp_path, family):
-    transformers = pytest.importorskip("transformers")
     run, out = export_of(dna, tmp_path, **{"model.family": family, "phases.1.steps": 2, "phases.0.steps": 2})
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     assert tokenizer("ACGT N")["input_ids"] == [2, 5, 6, 7, 8, 1, 3]

@@ -1,5 +1,7 @@
 """Accumulation: many micro-steps, uneven and empty ones, equal one large one at every ZeRO stage."""
 
+from itertools import product
+
 import pytest
 import torch
 from several_ranks.toy_training import batch_of, gather_whole, given_gradients, make_engine
@@ -7,15 +9,19 @@ from support.soak import in_soak
 
 from megabert.optim import StepSettings
 
-MICRO_STEPS = 16  # 256 in `make soak`
+ENGINES = ("zero0", "zero1", "zero2", "zero3", "bf16_zero1", "bf16_zero2", "bf16_zero3")
+
 ROUNDING = 2**-24
 """Adding a float32 number rounds by this much at most; bfloat16 sums of 256 numbers would lose 2.5e-3 in all."""
 
 
-@pytest.mark.parametrize("engine", ["zero1", "zero3"])
-def test_many_micro_steps_equal_one(workers, engine):
-    errors = workers(2).run(accumulation_errors, engine, MICRO_STEPS)[0]
-    assert max(errors.values()) <= MICRO_STEPS * ROUNDING, errors
+@pytest.mark.parametrize(
+    ("ranks", "engine", "micro_steps"),
+    [(2, "zero1", 16), (2, "zero3", 16), *in_soak(*product((1, 2, 3, 4), ENGINES, (256,)))],
+)
+def test_many_micro_steps_equal_one(workers, ranks, engine, micro_steps):
+    errors = workers(ranks).run(accumulation_errors, engine, micro_steps, timeout_s=280)[0]
+    assert max(errors.values()) <= micro_steps * ROUNDING, errors
 
 
 def accumulation_errors(world, engine_name, micro_steps):

@@ -145,11 +145,13 @@ def test_best_survives_that_the_newest_checkpoint_is_damaged(three):
     assert find_checkpoint(three, "best").name == "step_00000010"
 
 
-def test_prune_never_deletes_the_last_good_one(three, caplog):
-    flip_byte(three / "step_00000020" / "rank_00000.safetensors")
+def test_prune_never_deletes_the_last_good_one(tmp_path, caplog):
+    for step in (0, 10, 20):
+        save_checkpoint(tmp_path, step, StandInEngine(), {"step": step, "best_step": None}, ALONE)
+    flip_byte(tmp_path / "step_00000020" / "rank_00000.safetensors")
     with caplog.at_level(logging.WARNING):
-        assert prune(three, 1) == [0]
-    assert find_checkpoint(three).name == "step_00000010"
+        assert prune(tmp_path, 1) == [0]
+    assert find_checkpoint(tmp_path).name == "step_00000010"
 
 
 def test_prune_keeps_the_newest_good_one_beside_an_old_good_one_that_is_protected(three):

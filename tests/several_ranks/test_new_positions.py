@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from several_ranks.toy_training import VOCABULARY, batch_of, gather_whole, make_engine, train_step
+from several_ranks.toy_training import VOCABULARY, gather_whole, loss_of, make_engine, train_step
 from support.soak import in_soak
 
 from megabert.engine.weight_average import WeightAverage
@@ -53,11 +53,6 @@ def tile(world, name, optimizer, num_trained, stop):
     loss = loss_of(engine)
     engine.refresh()
     return before, whole_tensors(engine, world), old_loss != loss == loss_of(engine)
-
-
-def loss_of(engine) -> float:
-    with engine.evaluating():
-        return float(engine.forward(*batch_of(1)).loss_sum)
 
 
 def whole_tensors(engine, world):

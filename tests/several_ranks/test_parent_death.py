@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from support.processes import has_ended, wait_for
@@ -95,7 +94,6 @@ def test_rank_dies_with(programs, tmp_path):
     launcher = subprocess.Popen(command, start_new_session=True)
     try:
         pid, *heavy = wait_for(lambda: pid_file.read_text().split() if pid_file.exists() else None)
-        time.sleep(0.2)  # the watching thread has started
         assert not heavy, "what takes seconds to import comes later"
         launcher.kill()
         launcher.wait()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from several_ranks.saving import save_checkpoint
-from several_ranks.toy_training import batch_of, gather_whole, make_engine, train_step
+from several_ranks.toy_training import gather_whole, loss_of, make_engine, train_step
 from support.soak import in_soak
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
@@ -101,11 +101,6 @@ def resume(world, name, folder: Path):
     load_checkpoint(find_checkpoint(folder), engine, world)
     train(engine, world, range(SAVED_AT + 1, STEPS + 1))
     return whole_average(engine, world)
-
-
-def loss_of(engine) -> float:
-    with engine.evaluating():
-        return float(engine.forward(*batch_of(1)).loss_sum)
 
 
 def use_average(world, name):

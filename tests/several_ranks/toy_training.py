@@ -154,3 +154,8 @@ def gather_whole(engine: Engine, world, values_of) -> dict[str, Tensor]:
         for tensor in whole.values():
             dist.all_reduce(tensor, group=world.control)
     return whole
+
+
+def loss_of(engine) -> float:
+    with engine.evaluating():
+        return float(engine.forward(*batch_of(1)).loss_sum)

@@ -1,4 +1,7 @@
-"""Builds of the demo, of near copies and of quotations, killed at random, by any number of workers: the same bytes."""
+"""Builds of the demo, of near copies and of quotations, killed at random: the same bytes.
+
+Other numbers of workers and ranks, and other orders and files of the input, are in `unit/data_prep/`.
+"""
 
 import contextlib
 import json
@@ -13,12 +16,11 @@ from pathlib import Path
 
 import pytest
 from support.processes import has_ended, wait_for
-from unit.data_prep.builds import hashes
+from unit.data_prep.builds import hashes, hashes_of_data
 from unit.data_prep.conftest import write_jsonl
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
-MPIRUN = Path(sys.executable).parent / "mpirun"
 KILLS = 20
 
 pytestmark = pytest.mark.soak
@@ -85,37 +87,7 @@ def data_of(folder):
     manifests = [json.loads(path.read_bytes()) for path in sorted(folder.glob("instances/*/manifest.json"))]
     for manifest in manifests:
         del manifest["statistics"]["corpus"]["documents_sha256"]
-    shards = {name: value for name, value in hashes(folder).items() if not name.endswith("manifest.json")}
-    return shards, manifests
-
-
-@pytest.mark.parametrize("workers", [2, 3, 8])
-def test_workers_do_not_change_a_byte(build, reference, tmp_path, workers):
-    run(command(build, tmp_path / "out", "--workers", workers))
-    assert hashes(tmp_path / "out") == reference[0]
-
-
-@pytest.mark.parametrize("files", [1, 3, 40])
-def test_order_and_split_of_the_input_do_not_change_a_byte(build, reference, tmp_path, files):
-    given = sorted(Path("/").glob(build[4][1:]))
-    lines = [line for path in given for line in path.read_text(encoding="utf-8").splitlines(keepends=True)]
-    random.Random(files).shuffle(lines)
-    for number in range(files):
-        (tmp_path / f"{number}.jsonl").write_text("".join(lines[number::files]), encoding="utf-8")
-    run(command([*build[:4], tmp_path / "*.jsonl", *build[5:]], tmp_path / "out", "--workers", 2))
-    # Manifests name the input.
-    shards, expected = (
-        {name: digest for name, digest in all_.items() if not name.endswith("manifest.json")}
-        for all_ in (hashes(tmp_path / "out"), reference[0])
-    )
-    assert shards == expected
-
-
-@pytest.mark.skipif(not MPIRUN.is_file(), reason="no mpirun beside Python: pip install 'megabert[mpi]'")
-@pytest.mark.parametrize("ranks", [1, 2, 4, 16])
-def test_ranks_do_not_change_a_byte(build, reference, tmp_path, ranks):
-    run([MPIRUN, "-n", ranks, *command(build, tmp_path / "out", "--mpi")])
-    assert hashes(tmp_path / "out") == reference[0]
+    return hashes_of_data(folder), manifests
 
 
 def children_of(process):

@@ -1,7 +1,4 @@
-"""Near duplicates at full counts: recall against theory, rounds of long clusters.
-
-That the bytes are always the same is in test_data_kills.py.
-"""
+"""Near duplicates at full counts: recall against theory, rounds of long clusters."""
 
 import random
 from itertools import pairwise

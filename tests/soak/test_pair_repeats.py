@@ -1,10 +1,9 @@
 """How often a side occurs again, word for word, in a pass, and how far that gives the label away.
 
 One instance shows nothing of it. But a model that remembers texts over an epoch can count them, so a text must occur as
-often with one label as with the other. ``python tests/soak/test_pair_repeats.py BUILD ...`` prints the counts.
+often with one label as with the other.
 """
 
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -53,11 +52,3 @@ def test_occurrences_of_a_side_tell_nothing(corpus, length, built):
     assert abs(scores["A 1 times: label 1"] - 0.5) < 0.01
     assert abs(scores["B 1 times: label 1"] - 0.5) < 0.01
     assert abs(scores["B nowhere else: label 1"] - 0.5) < 0.01
-
-
-if __name__ == "__main__":
-    for build in map(Path, sys.argv[1:]):
-        for pairing in ("balanced", "google"):
-            for length in (128, 512):
-                scores = repeats(build, length, pairing)
-                print(build.name, length, pairing, {name: round(score, 3) for name, score in scores.items()})

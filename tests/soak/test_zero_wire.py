@@ -2,7 +2,7 @@
 
 import pytest
 from several_ranks import counted_training
-from soak.test_zero_lamb import only
+from soak.test_zero_optimizers import only
 
 pytestmark = pytest.mark.soak
 

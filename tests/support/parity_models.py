@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import transformers
 from support.exported_models import write_huggingface
+from support.tiny_models import write_tokenizer
 from torch import Tensor
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrainedModel
 
@@ -23,7 +24,6 @@ from megabert.models.embedding_sharing import whole_tables
 from megabert.models.key_maps import VOCABULARY_ROWS
 from megabert.settings.config.families import Objective
 from megabert.settings.config.model import ModelConfig
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 
 VOCABULARY = 70
 LENGTHS = (40, 1, 17, 40, 23)
@@ -154,10 +154,7 @@ def make_tokenizer(folder: Path, *, pad_id: int) -> Path:
     special.insert(pad_id, "[PAD]")
     letters = [chr(ord("a") + n) for n in range(26)]
     pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *"0123456789", ",", ".", "?"]
-    folder.mkdir(parents=True)
-    (folder / "vocab.txt").write_text("\n".join(pieces[:VOCABULARY]) + "\n", encoding="utf-8")
-    save_huggingface(load_tokenizer(folder), folder)
-    return folder
+    return write_tokenizer(folder, pieces[:VOCABULARY])
 
 
 def make_batch(config: ModelConfig, *, seed: int = 5, lengths: tuple[int, ...] = LENGTHS) -> MicroBatch:

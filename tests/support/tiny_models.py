@@ -1,5 +1,7 @@
-"""Models of two narrow layers, of every family."""
+"""Models of two narrow layers, of every family, and tokenizers of a few pieces."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,6 +9,7 @@ import torch
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 
 SIZES: dict[str, Any] = {
     **{"vocab_size": 70, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -26,3 +29,11 @@ def tiny_model(family: str = "bert", *, objective: str = "none", noise: float = 
     for parameter in model.parameters():
         parameter.data += noise * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     return model
+
+
+def write_tokenizer(folder: Path, pieces: Sequence[str], **settings: Any) -> Path:
+    """Write the folder of a WordPiece tokenizer with these pieces, and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    save_huggingface(load_tokenizer(folder), folder, **settings)
+    return folder

@@ -12,11 +12,6 @@ from megabert.cli import PROGRAM
 from megabert.distributed import meeting
 
 
-def test_help_lists_every_command(megabert):
-    shown = megabert("--help").out
-    assert all(verb in shown for verb in PROGRAM.commands)
-
-
 def test_no_command_shows_the_table_as_an_error(megabert):
     assert "pretrain" in megabert(code=2).err
 

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = """#!/bin/bash
 # Answers as an interpreter without torch would; pip has the builds of torch that $BUILDS names.
 case "$*" in
+  *sys.base_prefix*) echo "$OF_VIRTUALENV" ;;
   "-m venv"*) mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
   *"pip --version") ;;
   "-m pip"*)
@@ -26,6 +27,10 @@ esac
 """
 
 
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
 @pytest.fixture
 def install(tmp_path):
     """Return a function of the builds that pip has, which gives exit code, stderr, pip's arguments and the pins."""
@@ -33,13 +38,13 @@ def install(tmp_path):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
-    def run(*builds: str) -> tuple[int, str, list[str], list[str]]:
+    def run(*builds: str, **settings: str) -> tuple[int, str, list[str], list[str]]:
         environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "WORK": str(tmp_path)}
         environment |= {"PYTHON": "python3", "BUILDS": " ".join(builds), "TORCH_INDEX": "https://index"}
+        environment |= {"OF_VIRTUALENV": "", "CUDA": "", **settings}
         command = ["bash", ROOT / "requirements" / "install.sh", tmp_path / "venv", "test"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        asked = (tmp_path / "asked").read_text().splitlines()
-        pins = (tmp_path / "venv" / "constraints.txt").read_text().splitlines()
+        asked, pins = map(lines_of, (tmp_path / "asked", tmp_path / "venv" / "constraints.txt"))
         return done.returncode, done.stderr, [line for line in asked if " torch==" in line], pins
 
     return run
@@ -60,6 +65,31 @@ def test_cpu_build_is_taken_where_there_is_one(install):
     assert "GB" not in shown
     assert pins[-2] == f"torch=={CPU}"
     assert pins[-1].startswith("triton=="), "for the tests of the kernels"
+
+
+def test_login_node_without_a_driver_can_install_the_cuda_build(install):
+    _, shown, _, _ = install(CPU)
+    assert "remove" in shown
+    assert "CUDA=1 make install" in shown
+
+
+def test_cuda_build_is_taken_without_a_driver_if_asked_for(install):
+    code, shown, asked, pins = install(CPU, DEFAULT, CUDA="1")
+    assert code == 0, shown
+    assert [line.split()[-2] for line in asked] == [f"torch=={DEFAULT}"]
+    assert pins[-1] == f"torch=={DEFAULT}"
+
+
+def test_torch_of_another_virtualenv_is_not_said_to_be_kept(install, tmp_path):
+    (tmp_path / "torch").write_text(CPU)
+    code, shown, asked, _ = install(CPU, OF_VIRTUALENV=str(tmp_path / "other"))
+    assert (code, asked) == (2, [])
+    assert f"make VENV={tmp_path}/other" in shown
+    assert "keeping torch" not in shown
+    (tmp_path / "venv").mkdir()
+    code, shown, asked, _ = install(CPU, OF_VIRTUALENV=str(tmp_path / "venv"))
+    assert (code, asked) == (0, []), shown
+    assert "keeping torch" in shown
 
 
 def test_without_a_cpu_build_the_default_one_serves_and_its_weight_is_said_once(install):

@@ -1,10 +1,14 @@
 """Shell scripts, with stand-ins for the programs that they call; `make lint` has bash and shellcheck read them."""
 
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from megabert.tooling.doctor.probe import COLLECTIVE_S, MEETING_S
 
 ROOT = Path(__file__).parents[2]
 JOB = {
@@ -99,6 +103,98 @@ esac"""
     done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", stubs=stubs, **JOB, DOCTOR="no")
     assert (done.returncode, done.stdout) == (75, "node1\n"), done.stderr
     assert (tmp_path / "requeued").read_text() == "requeue 17\n"
+
+
+@pytest.mark.parametrize(
+    ("array", "requeued"),
+    [({"JOB_ID": "17", "TASK_ID": "3"}, "17_3"), ({"JOB_ID": "9", "TASK_ID": "3"}, "17")],  # 9: of the submitting job
+)
+def test_task_of_an_array_is_requeued_alone(tmp_path, array, requeued):
+    stubs = {"scontrol": f'echo "$*" >>{tmp_path}/called; echo JobState=RUNNING', "srun": "exit 75"}
+    array = {f"SLURM_ARRAY_{name}": value for name, value in array.items()}
+    run_with_stubs(tmp_path, "slurm/pretrain_large.sh", stubs=stubs, **JOB, **array, DOCTOR="no")
+    assert (tmp_path / "called").read_text().splitlines()[1:] == [f"show job {requeued}", f"requeue {requeued}"]
+
+
+@pytest.mark.parametrize(("export", "code"), [("NONE", 2), ("none", 2), ("NIL", 2), ("DATA=x", 0), ("ALL", 0)])
+def test_job_that_got_no_settings_is_refused(tmp_path, export, code):
+    stubs = {"srun": "env"}
+    settings = {**JOB, "SLURM_EXPORT_ENV": export, "DOCTOR": "no"}
+    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", stubs=stubs, **settings)
+    assert done.returncode == code, done.stderr
+    assert (f"--export={export} keeps every setting from this job" in done.stderr) == bool(code)
+    assert "SLURM_EXPORT_ENV" not in done.stdout, "srun would give its tasks no PATH"
+
+
+def test_rank_of_the_submitting_shell_is_no_rank_of_the_job(tmp_path):
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", stubs={"srun": "env"}, **JOB, **rank, DOCTOR="no")
+    assert done.returncode == 0, done.stderr
+    assert not {line.partition("=")[0] for line in done.stdout.splitlines()} & set(rank)
+
+
+@pytest.mark.parametrize(("script", "threads"), [("pretrain_large", "8"), ("finetune", "unset")])
+def test_cores_of_a_task_are_left_to_the_processes_of_a_grid(tmp_path, monkeypatch, script, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    stubs, cores = {"srun": 'echo "${OMP_NUM_THREADS-unset}"'}, {"SLURM_CPUS_PER_TASK": "8"}
+    done = run_with_stubs(tmp_path, f"slurm/{script}.sh", stubs=stubs, **JOB, **cores, DOCTOR="no")
+    assert (done.returncode, done.stdout) == (0, f"{threads}\n"), done.stderr
+
+
+def test_doctor_has_the_time_for_its_verdict(tmp_path):
+    run_with_stubs(tmp_path, "slurm/pretrain_large.sh", **JOB)
+    wait_s = re.search(r"--wait=(\d+) ", (tmp_path / "called").read_text())
+    assert wait_s is not None
+    assert int(wait_s[1]) > max(MEETING_S, 2 * COLLECTIVE_S) + 30, "and Python has to start"
+
+
+def start_of_a_task(tmp_path: Path, cache: Path) -> subprocess.CompletedProcess:
+    """Run the guard of a task's program with another folder than the one in /tmp."""
+    own = tmp_path / "own.sh"
+    own.write_text('source slurm/lib.sh; TRITON_CACHE_DIR=$1 bash -c "$OWN_CACHE" bash echo trained')
+    return run("bash", own, cache)
+
+
+def test_tritons_folder_is_made_for_its_user_alone(tmp_path):
+    for _ in range(2):  # the second rank of a node finds it there
+        done = start_of_a_task(tmp_path, tmp_path / "cache")
+        assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["link", "another user's"])
+def test_tritons_folder_of_somebody_else_is_refused(tmp_path, kind):
+    cache = tmp_path / "cache"
+    if kind == "link":
+        (tmp_path / "other").mkdir()
+        cache.symlink_to(tmp_path / "other")
+    elif os.geteuid():
+        cache = Path("/")
+    else:
+        cache.mkdir()
+        os.chown(cache, 1, 1)
+    done = start_of_a_task(tmp_path, cache)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{cache} on " in done.stderr
+    assert "TRITON_CACHE_DIR=..." in done.stderr
+
+
+@pytest.mark.parametrize(("given", "guards"), [({}, True), ({"TRITON_CACHE_DIR": "/scratch/cache"}, False)])
+def test_task_guards_the_folder_that_the_script_has_chosen(tmp_path, monkeypatch, given, guards):
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", **JOB, **given, DOCTOR="no")
+    assert done.returncode == 0, done.stderr
+    assert ('[ -O "$TRITON_CACHE_DIR" ]' in (tmp_path / "called").read_text()) == guards
+
+
+@pytest.mark.parametrize("is_copy", [False, True], ids=["in salloc after cd", "sbatch --chdir"])
+def test_project_is_found_if_it_is_not_the_folder_of_submission(tmp_path, is_copy):
+    script = Path("slurm/pretrain_large.sh")
+    if is_copy:
+        script = shutil.copy(ROOT / script, tmp_path / "slurm_script")
+    settings = {**JOB, "SLURM_SUBMIT_DIR": str(tmp_path), "DOCTOR": "no"}
+    done = run_with_stubs(tmp_path, str(script), **settings)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("ending", "code", "is_requeued"), [("kill -USR1 $$", 138, True), ("exit 2", 2, False)])

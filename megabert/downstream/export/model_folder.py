@@ -45,7 +45,7 @@ def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
     """Return which of the two kinds the folder is that `find_model` returns for a name.
 
     Raises:
-        ConfigError: It is neither, or there is none, or an adapter (LoRA) changes what it computes.
+        ConfigError: It is neither, or there is none, or it holds an adapter (LoRA) as well.
         CheckpointError: It is a run whose configuration is lost.
     """
     folder = find_model(name)

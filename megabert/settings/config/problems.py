@@ -31,7 +31,7 @@ def describe_problems(errors: Sequence[Any], cls: type, layers: Sequence[Mapping
         layers: The layers, of which a later one wins.
     """
     return [
-        # A field that is missing has no place; what it is missing in has one.
+        # A missing field has no place of its own: the place of its section is named.
         f"  {_describe(problem, cls)}{_origin(problem['loc'][: -1 if problem['type'] == 'missing' else None], layers)}"
         for problem in _one_for_each_field(_innermost(errors), cls)
     ]

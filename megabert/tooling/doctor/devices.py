@@ -33,7 +33,7 @@ def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding
         return [failure("devices", "no GPU is visible", remedy)] if device == "cuda" else [_cpu()]
     # There is a driver, but torch does not see a GPU.
     if torch.version.cuda is None:
-        why, remedy = "this torch was built without CUDA", "Remove .venv and run make install again."
+        why, remedy = "this torch was built without CUDA", "Remove .venv and install again: CUDA=1 make install"
     else:
         why = f"torch sees no GPU (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r})"
         remedy = "Unset CUDA_VISIBLE_DEVICES, or ask for GPUs."

@@ -141,7 +141,8 @@ def _open_store(environment: dict[str, str], meeting_s: float) -> dist.Store:
     store = dist.TCPStore(address, port, is_master=is_host, timeout=timeout, wait_for_workers=False, multi_tenant=True)
     if is_host:
         _hosted.append(store)
-    return dist.PrefixStore("megabert-probe", store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives ranks that it restarts
+    return dist.PrefixStore(f"megabert-probe/{attempt}", store)
 
 
 def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None:

@@ -31,7 +31,10 @@ SMALL_WIDTH, SMALL_TOKENS, MIXING_LENGTH = 256, 100e6, 64
 two layers of 128 stay at the unigram's loss for a thousand steps at 128 tokens (docs/demo.md)."""
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44, "h100": 0.44}
 """Share of the peak while computing by GPU: fitted on published tables (docs/before_a_run.md), and for the H100 what
-steps of one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
+steps of BERT-Large on one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
+MODERNBERT_EFFICIENCY = {768: 0.36, 1024: 0.425}
+"""Share that steps of ModernBERT reached on one H100, by the model's width (benchmarks/notes.md). The H200 has the same
+chip."""
 
 _SCATTERED = timing.Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
 _OVERLAPPED = replace(
@@ -130,7 +133,7 @@ def estimate(
     Args:
         config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
         cluster: GPUs and nodes.
-        efficiency: Share of the peak while computing, in fp8 the share in bf16; None takes published systems'.
+        efficiency: Share of the peak while computing, in fp8 the share in bf16; None takes the known share.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
         measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
 
@@ -166,7 +169,7 @@ def estimate(
         memory_gib=table,
         micro_batch_tokens=budget,
         memory=memory_of(zero_stage=stage, micro_batch_tokens=budget),
-        efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
+        efficiency=_efficiency_of(config, cluster.gpu) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
         communication=communication_of(config, stage, parameters),
         measured=measured,
@@ -219,6 +222,12 @@ def describe_small_budget(config: RunConfig) -> list[str]:
         "small model hardly learns from them to look at its context. The recipe demo, which begins with 16, does; "
         "demo_modern is a ModernBERT."
     ]
+
+
+def _efficiency_of(config: RunConfig, gpu: Gpu) -> float:
+    share = EFFICIENCY.get(gpu.name, FALLBACK_EFFICIENCY)
+    is_measured = config.model.family == "modernbert" and gpu.name in ("h100", "h200")
+    return MODERNBERT_EFFICIENCY.get(config.model.hidden_size, share) if is_measured else share
 
 
 def _estimate_phase(

@@ -163,6 +163,6 @@ def _assumption(estimate: Estimate) -> str:
         return f"times follow from rates measured on {ranks} of {measured.device}; memory is counted, not measured"
     share = f"{100 * estimate.efficiency:.0f}% of the peak while computing"
     if estimate.is_efficiency_assumed:
-        share += f" (a guess: published A100 runs; not measured on {estimate.cluster.gpu.name}; --efficiency)"
+        share += f" (a guess: not measured on {estimate.cluster.gpu.name}; --efficiency)"
     full = "" if estimate.passes is not None else "full sequences, "
     return f"assumed: {full}{share}; memory is counted, not measured. docs/before_a_run.md has the errors."

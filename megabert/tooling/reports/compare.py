@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
     one_sided: dict[str, tuple[int, int]]
     """For each tag, at how many of the common steps only the first run logged it, and only the second."""
     rates: dict[str, tuple[float, float]]
-    """Medians over all rows of both runs, by tag."""
+    """Medians of both runs over the steps that both logged in the same phase, by tag."""
 
     @property
     def are_equal(self) -> bool:
@@ -86,7 +86,7 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
         common_steps=len(steps[0] & steps[1]),
         tags=tuple(_compare_tag(tag, tables[0], tables[1], tolerance) for tag in tags),
         one_sided=_one_sided(tables[0], tables[1], steps[0] & steps[1]),
-        rates=_rates(tables),
+        rates=_rates(*tables),
     )
 
 
@@ -178,10 +178,11 @@ def _one_sided(a: Table, b: Table, steps: Set[int]) -> dict[str, tuple[int, int]
     return {tag: (only_a[tag], only_b[tag]) for tag in sorted(only_a | only_b)}
 
 
-def _rates(tables: Sequence[Table]) -> dict[str, tuple[float, float]]:
-    """Return both medians of each rate that both runs logged."""
-    values = {tag: [[value for (_, name), value in table.items() if name == tag] for table in tables] for tag in RATES}
-    return {tag: (statistics.median_high(a), statistics.median_high(b)) for tag, (a, b) in values.items() if a and b}
+def _rates(a: Table, b: Table) -> dict[str, tuple[float, float]]:
+    """Return both medians of each rate over the steps that both runs logged it at, in the same phase."""
+    keys = [key for key in a.keys() & b.keys() if a.get((key[0], "phase")) == b.get((key[0], "phase"))]
+    values = {tag: [[table[key] for key in keys if key[1] == tag] for table in (a, b)] for tag in RATES}
+    return {tag: (statistics.median_high(a), statistics.median_high(b)) for tag, (a, b) in values.items() if a}
 
 
 def _shown(value: Any) -> str:

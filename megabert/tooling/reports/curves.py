@@ -5,7 +5,8 @@ The page is one HTML file of pictures and tables, which holds everything, loads 
 
 import base64
 import html
-import io
+import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import resources
@@ -13,9 +14,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from megabert.foundation.errors import MegabertError
+from megabert.foundation.figures import NAME_LENGTH, Figure, png_of
 from megabert.foundation.files import atomic_write, read_small
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
@@ -53,6 +53,8 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 Fork = tuple[int, Rows]
 """The step at which a fork begins, and the later rows of the run that it comes from; 0 and none for another run."""
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]\\S*(?: \\S+)*")
+"""From the first letter of Hebrew, Arabic and their like to the end of a table's cell, which is two blanks."""
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
 
@@ -70,7 +72,7 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     _plot_losses(axes, read_metrics(run_dir), reports, reference_for(config, shards_of(run_dir, config)), fork)
     axes.set_xlim(left=fork[0] or None)
     axes.set_xlabel("step")
-    atomic_write(path, _png(figure))
+    atomic_write(path, png_of(figure))
 
 
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
@@ -100,7 +102,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     for pair in grid[-1]:
         pair.set_xlabel("step")
     axes[0].set_xlim(left=fork[0] or None)  # of all panels
-    return _png(figure)
+    return png_of(figure)
 
 
 def draw_track(track: Track) -> bytes:
@@ -117,13 +119,7 @@ def draw_track(track: Track) -> bytes:
             axes.legend(framealpha=0.6)
         axes.set_ylabel(tag)
         axes.set_xlabel("step")
-    return _png(figure)
-
-
-def _png(figure: Figure, **options: Any) -> bytes:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", **options)
-    return picture.getvalue()
+    return png_of(figure)
 
 
 def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
@@ -179,8 +175,8 @@ def _plot_losses(
         if begin:
             axes.axvline(begin, color="black", linewidth=0.5)
         # A name is no formula, whatever dollars and underscores it has.
-        place = ((begin + end) / 2, 1.01)
-        axes.annotate(printable(report.name), place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
+        name, place = printable(report.name)[-NAME_LENGTH:], ((begin + end) / 2, 1.01)
+        axes.annotate(name, place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
     axes.set_ylabel("masked-LM loss (nats)")
     if axes.get_legend():
         axes.legend(loc="upper right")
@@ -248,10 +244,10 @@ def draw_probes(rows: Sequence[Row]) -> bytes:
             axes.plot(steps, values, linestyle=style, marker="o", markersize=3, label=label, **look)
         axes.axhline(50, color="tab:gray", linestyle=":")
         axes.set_ylim(0, 102)
-        axes.set_ylabel(f"{printable(name)}: accuracy on minimal pairs (%)", parse_math=False)
+        axes.set_ylabel(f"{printable(name)[-NAME_LENGTH:]}: accuracy on minimal pairs (%)", parse_math=False)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
         axes.set_xlabel("step")
-    return _png(figure, bbox_inches="tight")
+    return png_of(figure, bbox_inches="tight")
 
 
 def render_probes(rows: Sequence[Row]) -> str:
@@ -282,7 +278,8 @@ def render_page(folder: Path, parts: Iterable[str]) -> str:
     """
     page = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     body = "\n".join(filter(None, parts))
-    text = page.substitute(title=html.escape(folder.name), heading=html.escape(str(folder)), parts=body)
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    text = page.substitute(title=html.escape(folder.name), heading=html.escape(str(folder)), date=date, parts=body)
     return text.encode(errors="backslashreplace").decode()  # a path may hold bytes that are no UTF-8
 
 
@@ -298,6 +295,7 @@ def image(about: str, picture: bytes) -> str:
 
 def section(title: str, text: str, picture: str = "") -> str:
     """Return a titled table or other plain text, with a picture from ``image`` above it."""
+    text = _RIGHT_TO_LEFT.sub("\u2068\\g<0>\u2069", text)  # else neighbouring cells would change places
     return f"<h2>{html.escape(title)}</h2>\n{picture}<pre>{html.escape(text)}</pre>"
 
 

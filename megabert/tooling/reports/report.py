@@ -22,6 +22,7 @@ from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.masked_lm import first_batches
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.text_tables import render_table
+from megabert.observability.logs import pace
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
@@ -152,7 +153,7 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         ("held-out next-sentence accuracy", _shown(pairs)),
         ("  chance (the larger class)", _shown(pairs and max(share, 1 - share))),
         ("held-out discriminator AUC", _shown(auc, ".3f")),
-        ("sequences/s", f"{rate:.0f}"),
+        ("sequences/s", pace(rate)),
         *((f"passes over {each}", _shown(train[-1].get(f"progress/epochs/{each}"), ".2f")) for each in sources),
     )
     return PhaseReport(

@@ -44,8 +44,10 @@ def read_overview(run_dir: Path) -> RunOverview:
         CheckpointError: The folder is no run folder.
     """
     config, rows = read_config(run_dir), read_metrics(run_dir)
-    status, beats = check_status(run_dir), read_beats(run_dir)
+    status = check_status(run_dir)
     verdict = describe_verdict(status)
+    # A rank that is stopped may have been in a step that was not made.
+    beats = read_beats(run_dir) if verdict == "running" else []
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
 
@@ -63,8 +65,7 @@ def read_overview(run_dir: Path) -> RunOverview:
         f"step {step:,} of {end:,} ({100 * step / end:.0f}%), "
         f"{phase_name(config, index)} {phase_step:,} of {steps:,}{time_left}",
     ]
-    waiting = slowest_ranks(beats) if verdict == "running" else ""
-    lines += [f"  {text}" for text in (status.error, waiting) if text]
+    lines += [f"  {text}" for text in (status.error, slowest_ranks(beats)) if text]
     if train:
         held_out: Row = next((row for row in reversed(rows) if "eval/mlm_loss" in row), {})
         lines += ["", *_numbers(last, held_out, typical or last), "", _curve([row["train/mlm_loss"] for row in train])]

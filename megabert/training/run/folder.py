@@ -163,8 +163,8 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
 
 def fork_command(run_dir: Path) -> str:
     """Return the beginning of the command that forks a run at its newest checkpoint."""
-    steps = steps_in(checkpoints_dir(run_dir))
-    return f"megabert pretrain --fork {run_dir}@{steps[0] if steps else 'STEP'} --run-dir NEW ..."
+    step = next(iter(steps_in(checkpoints_dir(run_dir))), "STEP")
+    return f"megabert pretrain --fork {shlex.quote(f'{run_dir}@{step}')} --run-dir NEW ..."
 
 
 def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> None:

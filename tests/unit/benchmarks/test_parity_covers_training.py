@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="pip install 'triton>=3.6'")
 
 from support.recorded_launches import META, recording
 
@@ -44,10 +44,6 @@ def launched_by(cases_of) -> set[tuple]:
 
 @pytest.fixture(scope="module")
 def compared() -> set[tuple]:
-    return variants_of_parity()
-
-
-def variants_of_parity() -> set[tuple]:
     """Return the variants that `parity` launches."""
     return launched_by(lambda generator: [case[1:] for case in parity.cases(GPU, generator)])
 

@@ -62,6 +62,12 @@ def mixture_of(folder, weights):
     return Mixture(tuple(opened), tuple(weights), tuple(weights.values()))
 
 
+def test_validation_scores_each_source_at_its_share_but_one_instance_at_least(sources):
+    mixture = mixture_of(sources[0], {"a": 1, "b": 10**6, "c": 10**6})
+    assert [count for _, count in mixture.scored(20)] == [1, 10, 10]
+    assert [count for _, count in mixture.scored(1000)] == [1, 170, 90], "no more than there are"
+
+
 def packed(mixture, *, size=40, batches=12, world_size=1, rank=0, positions=None, first=0, budget=256):
     totals = mixture.statistics
     shape = shape_for(totals, global_batch_size=size, world_size=world_size, micro_batch_tokens=budget)

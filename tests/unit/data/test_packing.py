@@ -109,6 +109,9 @@ def test_sequence_limit_raises_the_micro_steps():
     shape = MicroShape(tokens=10_000, sequences=3, masked=1000)
     dealt = plan_packing(np.full(10, 5), np.ones(10, int), shape, 1)
     assert num_micro_steps(dealt) == 4
+    lengths = np.array([100, *[5] * 20])  # evened by tokens, the short ones would share a bin
+    dealt = plan_packing(lengths, np.ones(21, int), MicroShape(tokens=200, sequences=11, masked=100), 1)
+    assert dealt.bin_counts.max() <= 11
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,11 @@ def hashes(folder):
     return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(paths) if path.is_file()}
 
 
+def hashes_of_data(folder):
+    """Return `hashes` without those of manifests, which name the input."""
+    return {path: digest for path, digest in hashes(folder).items() if not path.endswith("manifest.json")}
+
+
 class Stopping(Executor):
     """Ends with an error after some tasks, as a kill between two units would."""
 

@@ -49,6 +49,13 @@ def files_of(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def bundled(name, **changes):
+    """Return the settings of a build of a whole bundled corpus, ``public_domain`` or ``korean``."""
+    source, language = SourceConfig(input=str(CORPUS.with_name(f"{name}.jsonl"))), "ko" if name == "korean" else "en"
+    sizes = {"vocab_size": 8192, "validation_share": 0.05, "lengths": (128, 512)}
+    return {"sources": (source,), "language": language, **sizes, **changes}
+
+
 def read_chunks(path, problems=None, chunk_bytes=1 << 30, **options):
     """Return the texts of the documents of files, and the chunks that they were read in."""
     chunks = plan_chunks(find_files((SourceConfig(input=str(path), **options),)), chunk_bytes)

@@ -52,6 +52,18 @@ def test_address_and_port_that_are_set_are_kept(monkeypatch):
     assert (rank["MASTER_ADDR"], rank["MASTER_PORT"]) == ("10.0.0.1", "29500")
 
 
+@pytest.mark.parametrize("name", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
+def test_processes_of_mpirun_are_no_worlds_of_one(name):
+    with pytest.raises(ConfigError, match=r"mpirun started 4 processes.*srun -n 4 or torchrun --nproc-per-node 4"):
+        describe_rank({name: "4"})
+    assert describe_rank({name: "1"})["WORLD_SIZE"] == "1"
+
+
+@pytest.mark.parametrize("launched", [{"RANK": "0", "WORLD_SIZE": "1"}, TASK | {"MASTER_ADDR": "node1"}])
+def test_mpi_variables_of_srun_or_around_a_launcher_do_no_harm(launched):
+    assert describe_rank({**launched, "PMI_SIZE": "4"}) == describe_rank(launched)
+
+
 def test_launcher_inside_a_task_comes_first():
     assert describe_rank({**TASK, **TORCHRUN}) == TORCHRUN
 

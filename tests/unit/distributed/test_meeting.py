@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from torch.distributed import TCPStore
 
 from megabert.distributed import meeting
 from megabert.distributed.environments import MEETING_THREAD
@@ -34,6 +35,27 @@ def test_rank_says_whom_it_waits_for_and_gives_up(port, caplog, rank, awaited):
     assert rank != 0 or all(thread.name != MEETING_THREAD for thread in threading.enumerate())
     assert error.value.exit_code == 70
     assert f"rank {rank} waits for {awaited.partition(' at')[0]}" in caplog.text
+
+
+def test_shell_that_is_one_task_of_several_says_how_to_start_the_others(port, monkeypatch):
+    monkeypatch.setenv("SLURM_PTY_PORT", "45123")
+    with pytest.raises(MeetingError, match=r"a shell of srun --pty is one task of 3; start all: srun --overlap -n 3"):
+        meet(0, 3, patience_s=3.0)
+
+
+def test_ranks_that_torchrun_starts_again_wait_for_each_other_again(port, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setattr(meeting, "_worlds", itertools.repeat(0))  # each attempt has new processes
+    torchruns = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    other = threading.Thread(target=meet, args=(1, 2), kwargs={"patience_s": 60.0})
+    other.start()
+    meet(0, 2, patience_s=60.0).set("failed", "by the first attempt")
+    other.join()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(MeetingError, match=r"waited for rank 1 of 2"):
+        meet(0, 2, patience_s=1.0)
+    del torchruns  # it listens until here
 
 
 def test_address_of_no_host_is_refused(port, monkeypatch):

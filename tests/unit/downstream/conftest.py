@@ -3,13 +3,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.exported_models import model_of
+from support.exported_models import model_of, write
 from support.run_folders import write_run
-from support.tiny_models import tiny_config
+from support.tiny_models import tiny_config, write_tokenizer
 
 from megabert.checkpoints import format as formats
 from megabert.settings.config.model import ModelConfig
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.run.folder import read_config
 from megabert.training.state import TrainerState
 
@@ -21,10 +21,7 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer of 69 pieces: not a multiple of 64."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *letters[1:], *(f"##{c}" for c in letters[:24])]
-    folder = tmp_path_factory.mktemp("tokenizer")
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    save_huggingface(load_tokenizer(folder), folder / "saved", model_max_length=32)
-    return folder / "saved"
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"), pieces, model_max_length=32)
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +30,13 @@ def config(tokenizer_dir: Path) -> ModelConfig:
         vocab_size=load_tokenizer(tokenizer_dir).vocab_size,
         **{"max_position_embeddings": 32, "hidden_act": "gelu_new", "layer_norm_eps": 1e-7},
     )
+
+
+@pytest.fixture
+def exported(config, tokenizer_dir, tmp_path) -> Path:
+    """The folder of an exported BERT of random weights."""
+    write(tmp_path / "exported", model_of(config), tokenizer_dir)
+    return tmp_path / "exported"
 
 
 @pytest.fixture

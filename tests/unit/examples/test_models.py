@@ -10,7 +10,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from support.exported_models import write_huggingface
-from support.tiny_models import tiny_model
+from support.tiny_models import tiny_model, write_tokenizer
 
 from benchmarks.finetuning import baselines
 from examples.models import card, same_scores, texts
@@ -23,7 +23,6 @@ from megabert.downstream.export.model_folder import SHIPPED_MODELS, SHIPPED_NAME
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 from megabert.settings.config.loading import shipped_names
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 
 HOTPOTQA = [{"context": [["A", [" one. ", "Two &amp; 2."]], ["B", ["three"]]]}, {"context": [["A", ["again"]]]}]
 
@@ -70,15 +69,13 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "##s", "s
 @pytest.fixture
 def model(tmp_path):
     """The folder of a tiny ModernBERT with float16 weights, as they are shipped."""
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    save_huggingface(load_tokenizer(tmp_path), tmp_path / "tokenizer", model_max_length=16)
     sizes = {"vocab_size": len(PIECES), "hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 16}
     network = tiny_model("modernbert", **sizes, initializer_range=0.5)
     write_huggingface(
         tmp_path / "english",
         state=dict(network.named_parameters()),
         config=network.config,
-        tokenizer_dir=tmp_path / "tokenizer",
+        tokenizer_dir=write_tokenizer(tmp_path / "tokenizer", PIECES, model_max_length=16),
         card=ModelCard(name="tiny"),
     )
     halve(tmp_path / "english" / "model.safetensors")

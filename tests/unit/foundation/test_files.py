@@ -37,6 +37,16 @@ def test_atomic_write_leaves_only_the_file(tmp_path, name):
     assert [(path.name, path.read_text()) for path in written] == [(Path(name).name, "text")]
 
 
+def test_permissions_of_a_file_are_for_the_umask_to_decide(tmp_path):
+    """A group shares runs and builds with umask 002."""
+    before = os.umask(0o002)
+    try:
+        os.close(files.open_in_place(tmp_path / "log", os.O_RDWR))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o664
+
+
 def write_and_fail(path, error):
     with files.atomic_path(path) as temporary:
         temporary.write_text("new")

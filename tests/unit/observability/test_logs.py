@@ -1,6 +1,7 @@
 """What is on stderr, and what is in the log of a rank."""
 
 import logging
+import re
 import warnings
 from pathlib import Path
 
@@ -107,6 +108,13 @@ def test_interval_is_a_bar_on_a_terminal_and_a_line_elsewhere(tmp_path, capsys, 
     assert ("%|" in shown) is is_terminal
     assert ("phase1 step 5/8 (62%): loss 7.5" in shown) is not is_terminal
     assert "phase1 step 5/8 (62%): loss 7.5" in log_path(tmp_path, 0).read_text()
+
+
+def test_time_left_is_where_a_narrow_terminal_shows_it(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Progress(title="phase1", total=8) as progress:
+        progress.report(5, "loss 7.5", left_s=30.0)
+    assert re.search(r"\D30 s left, loss 7\.5", capsys.readouterr().err)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ other three schedulers are taken to do the same, so a barrier of a program waits
 
 Clocks of units are those of the CUDA C++ programming guide ("throughput of native arithmetic instructions"), of 128
 bytes per clock of shared memory, and of the peak of dense bfloat16 products. MEMORY and LAUNCH are fitted to an H100
-(``benchmarks/predictions/fit.py``). Not simulated: bandwidth of memory, conflicts of banks, caches of data and code,
+(``benchmarks/notes.md``). Not simulated: bandwidth of memory, conflicts of banks, caches of data and code,
 and predicates, but for copies past the last tile: they are not issued.
 """
 

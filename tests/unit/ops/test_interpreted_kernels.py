@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from forked.client import ForkServer, environment_of_commands, request_of
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="pip install 'triton>=3.6'")
 
 FILES = sorted((Path(__file__).parent / "interpreted").glob("kernels_*.py"))
 INTERPRETING = {"TRITON_INTERPRET": "1"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="pip install 'triton>=3.6'")
 
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend

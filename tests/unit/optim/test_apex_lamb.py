@@ -98,13 +98,13 @@ def optimizer_of(parameters, backend, **fields):
     return optimizer
 
 
-@pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper"])
-def test_apex_takes_the_same_steps_as_ours(variant, apex_stand_in, on_any_device):
+@pytest.mark.parametrize(("variant", "decay"), [("apex", 0.1), ("apex", 0.0), ("nvlamb", 0.1), ("paper", 0.1)])
+def test_apex_takes_the_same_steps_as_ours(variant, decay, apex_stand_in, on_any_device):
     weights = random_tensors()
     weights["dense.bias"].zero_()  # a norm of zero: ratio 1
     ours, theirs = ({name: torch.nn.Parameter(w.clone()) for name, w in weights.items()} for _ in range(2))
     optimizers = [
-        optimizer_of(parameters, backend, lamb_variant=variant)
+        optimizer_of(parameters, backend, lamb_variant=variant, weight_decay=decay)
         for parameters, backend in ((ours, "torch"), (theirs, "apex"))
     ]
     assert isinstance(optimizers[0], Lamb)

@@ -21,6 +21,7 @@ def test_polynomial_decay_is_nvidias_poly_warm_up():
     for step in (2001, 5000, 7037):
         assert learning_rate(recipe, step) == pytest.approx(6e-3 * (1 - step / 7038) ** 0.5)
     assert learning_rate(recipe, 7038) == 0.0
+    assert learning_rate(phase(steps=100, warmup_ratio=0.25, decay_power=0.5), 25) == pytest.approx(6e-3 * 0.75**0.5)
 
 
 def test_constant_holds_the_peak_after_warm_up():

@@ -69,54 +69,25 @@ def test_words_are_taken_in_order_while_they_fit(mask_unit):
         assert masked.positions_M[masked.offsets[row] : masked.offsets[row + 1]].tolist() == sorted(wanted)
 
 
-def runs_of(chosen, words):
-    """Numbers of words in the maximal runs of chosen neighbours."""
-    lengths, current, last = [], 0, None
-    for word in words:
-        if word[0] in chosen and last is not None and word[0] == last + 1 and current:
-            current += 1
-        else:
-            lengths += [current] if current else []
-            current = int(word[0] in chosen)
-        last = word[-1]
-    return lengths + ([current] if current else [])
-
-
-def test_spans_are_whole_words_within_the_wanted_number():
+def test_spans_are_the_next_words_while_they_fit():
+    """Lengths are geometric (p = 0.2, at most ten); a chosen word, too long a one or a [SEP] ends a span early."""
     ids, offsets, keys = make_instances(np.random.default_rng(2).integers(20, 300, size=600))
     options = MaskingOptions(mask_unit="span", max_predictions_per_seq=99)
     masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=options)
-    counts, lengths = count_predictions(np.diff(offsets), options), []
+    counts = count_predictions(np.diff(offsets), options)
     for row in range(len(keys)):
         words = google_words(ids[offsets[row] : offsets[row + 1]])
-        chosen = set(masked.positions_M[masked.offsets[row] : masked.offsets[row + 1]].tolist())
-        assert all(len({position in chosen for position in word}) == 1 for word in words)
-        room = counts[row] - len(chosen)
-        assert room == 0 or min(len(word) for word in words if word[0] not in chosen) > room > 0
-        if counts[row] > 20:
-            lengths += runs_of(chosen, words)
-    assert 1.7 < np.mean(lengths) < MAX_SPAN_WORDS
-    assert max(lengths) > 5
-
-
-def test_lengths_of_spans_are_geometric():
-    """Spans taken first are counted, in instances with room for the longest; shares of SpanBERT's Figure 2."""
-    ids, offsets, keys = make_instances([200] * 20_000)
-    ids[(ids != CLS) & (ids != SEP)] = int(np.flatnonzero(~IS_SUBWORD)[-1])
-    options = MaskingOptions(mask_unit="span", masked_lm_prob=0.05, max_predictions_per_seq=10)
-    masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=options)
-    draws = uniform(stream(mix(keys, 4), 0)) * (1 - 0.8**MAX_SPAN_WORDS)
-    wanted = np.minimum(1 + np.floor(np.log1p(-draws) / np.log1p(-0.2)).astype(int), MAX_SPAN_WORDS)
-    assert abs(np.mean(wanted == 1) - 0.224) < 0.015
-    assert abs(np.mean(wanted == MAX_SPAN_WORDS) - 0.030) < 0.01
-    assert abs(np.mean(wanted) - 3.80) < 0.08
-    for row in range(300):
-        first = 1 + int(below(stream(mix(keys[row], 1), 0), 197))
-        middle = int(np.flatnonzero(ids[offsets[row] + 1 : offsets[row + 1]] == SEP)[0]) + 1
-        place = first if first < middle else first + 1
-        chosen = masked.positions_M[masked.offsets[row] : masked.offsets[row + 1]].tolist()
-        run = [place + step for step in range(wanted[row]) if place + step < (middle if place < middle else 199)]
-        assert set(run) <= set(chosen)
+        numbers, chosen = in_random_order(range(len(words)), keys[row]), []
+        for index, first in enumerate(numbers):
+            draw = uniform(stream(mix(keys[row], 4), index)) * (1 - 0.8**MAX_SPAN_WORDS)
+            length = min(1 + int(np.log(1 - draw) / np.log(0.8)), MAX_SPAN_WORDS)
+            for number in range(first, min(first + length, len(words))):
+                word = words[number]
+                is_after_sep = number > first and word[0] != words[number - 1][-1] + 1
+                if word[0] in chosen or len(chosen) + len(word) > counts[row] or is_after_sep:
+                    break
+                chosen += word
+        assert masked.positions_M[masked.offsets[row] : masked.offsets[row + 1]].tolist() == sorted(chosen)
 
 
 def test_a_span_is_replaced_as_one():

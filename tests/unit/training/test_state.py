@@ -176,10 +176,10 @@ def test_next_phase_continues_each_source_or_begins_it_again():
 def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
     rule = RollbackConfig(spike_ratio=2, spike_window=4)
     state = TrainerState()
-    for loss in (9.0, 1.0):  # nothing is a spike before half the window is known
+    for loss in (1.0, 9.0):  # nothing is a spike before half the window is known
         state = after_loss(state, loss, rule)
-    assert (state.recent_losses, state.spikes_in_a_row) == ((9.0, 1.0), 0)
-    for loss in (1.0, 1.0, 1.0):
+    assert (state.recent_losses, state.spikes_in_a_row) == ((1.0, 9.0), 0)
+    for loss in (1.0, 1.0, 1.0, 1.0):
         state = after_loss(state, loss, rule)
     assert state.recent_losses == (1.0, 1.0, 1.0, 1.0)
     spiking = after_loss(after_loss(state, 2.1, rule), 50.0, rule)

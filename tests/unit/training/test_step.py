@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,6 +7,10 @@ import torch
 
 from megabert.models.bert import MLM, PretrainingOutput, Term
 from megabert.models.electra import BINS
+from megabert.settings.config.loading import merge_layers
+from megabert.settings.config.run import RunConfig
+from megabert.training import step as step_module
+from megabert.training.state import TrainerState
 from megabert.training.step import area_under_curve, means_of, sums_of, weighted_loss, zero_sums
 
 TERMS = (MLM, Term("rtd", "tokens", 50.0))
@@ -57,3 +62,17 @@ def test_area_under_the_curve_is_the_share_of_ordered_pairs():
     pairs = np.sign(replaced[:, None] - original[None]) / 2 + 0.5
     assert area_under_curve(histogram) == pytest.approx(pairs.mean())
     assert area_under_curve(torch.zeros(2, 40)) == 0.5
+
+
+def test_a_growing_batch_counts_the_batches_of_its_phase(monkeypatch):
+    """Batches are numbered over all phases; one that was skipped counts."""
+    first = {"steps": 8, "global_batch_size": 7, "learning_rate": 1e-3}
+    second = {**first, "initial_batch_size": 3, "batch_warmup_steps": 4}
+    config = merge_layers(RunConfig, {"phases": [first, second]})
+    monkeypatch.setattr(step_module, "StepPacker", lambda train, **options: options)
+    monkeypatch.setattr(step_module, "PackedLoader", lambda packer, **_: packer)
+    state = TrainerState(phase=1, step=10, phase_step=2, phase_skipped=1, batches=11)
+    world = SimpleNamespace(device=torch.device("cpu"), rank=0, size=1)
+    numbers_of = step_module.open_loader(config, state, None, shape=None, world=world)["global_batch_size"]
+    assert [len(numbers_of(number)) for number in range(8, 14)] == [3, 4, 5, 6, 7, 7]
+    assert numbers_of(9) == range(3, 7)

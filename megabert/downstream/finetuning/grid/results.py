@@ -6,7 +6,6 @@ A grid's folder holds ``grid.json`` (which grid it is), ``results.json`` and ``r
 with one folder per cell. A cell is the output folder of a single run with one seed.
 """
 
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -255,7 +254,7 @@ COLUMNS = 3
 
 def draw_grid(result: GridResult) -> bytes:
     """Return a PNG of all settings' scores: mean and deviation over seeds, the baseline, and the choice in a ring."""
-    from matplotlib.figure import Figure  # which nothing else here needs
+    from megabert.foundation.figures import NAME_LENGTH, Figure, png_of  # matplotlib: nothing else here needs it
 
     columns = min(COLUMNS, len(result.sets))
     rows = -(-len(result.sets) // columns)
@@ -263,12 +262,10 @@ def draw_grid(result: GridResult) -> bytes:
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, (name, one) in zip(panels, result.sets.items(), strict=False):
         _plot_set(axes, one)
-        axes.set_title(printable(name).replace("$", r"\$"))
+        axes.set_title(printable(name)[-NAME_LENGTH:].replace("$", r"\$"))
     for axes in panels[len(result.sets) :]:
         axes.set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
+    return png_of(figure)
 
 
 def _plot_set(axes: Any, result: SetResult) -> None:

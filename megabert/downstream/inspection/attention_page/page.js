@@ -76,7 +76,7 @@ function drawSwatches(attention, state, change) {
     };
     box.append(button);
   }
-  return make("label", { textContent: "Heads " }, box);
+  return make("span", { textContent: "Heads " }, box); // a click on a label would press its first button
 }
 
 function windowHint(attention, state) {

@@ -8,7 +8,6 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.clean.cleaner import CONTROLS, Cleaner, excess_of, find_controls
 from data_prep.clean.mojibake import repair
-from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.records import Problems
 from data_prep.extract import wikipedia
@@ -119,41 +118,6 @@ def test_bad_pattern_is_refused(make_config):
         CleanConfig(boilerplate=("(",))
     with pytest.raises(ConfigError, match="no regular expression"):
         loading.merge_layers(CleanConfig, {"boilerplate": ["("]})
-
-
-@pytest.fixture
-def corpus_of(build, tokenizer):
-    """Return a function that builds shards and returns what their manifest says of the corpus."""
-    own = {"lengths": (64,), "dupe_factor": 1, "validation_share": 0, "tokenizer": tokenizer}
-    return lambda sources, name="out", **more: (
-        build(name, sources=sources, **own, **more).manifests[64].statistics["corpus"]
-    )
-
-
-def test_duplicate_documents_are_kept_once_and_counted(corpus_of, texts, tmp_path):
-    sources = []
-    for name, part in (("a", texts[:20] + texts[:5]), ("b", texts[10:30])):
-        path = write_jsonl(tmp_path / f"{name}.jsonl", part)
-        sources.append(SourceConfig(input=str(path), name=name))
-    corpus = corpus_of(tuple(sources), clean=CleanConfig(rules=("duplicate_documents",)))
-    assert corpus["documents"] == 30
-    assert corpus["dropped"]["duplicate_documents"] == 15
-    assert corpus["documents_by_source"] == {"a": 25, "b": 20}
-    assert corpus["kept_documents_by_source"] == {"a": 20, "b": 10}  # the first source keeps a shared one
-
-
-def test_weights_repeat_and_thin_out_documents(corpus_of, texts, tmp_path):
-    sources = []
-    for name, part, weight in (("twice", texts[:20], 2.0), ("half", texts[20:60], 0.5)):
-        path = write_jsonl(tmp_path / f"{name}.jsonl", part)
-        sources.append(SourceConfig(input=str(path), name=name, weight=weight))
-    corpus = corpus_of(tuple(sources))
-    assert corpus["kept_documents_by_source"]["twice"] == 40
-    assert 10 <= corpus["kept_documents_by_source"]["half"] <= 30
-    once = corpus_of((SourceConfig(input=sources[0].input),), "once")["tokens"]
-    assert corpus["tokens_by_source"]["twice"] == 2 * once
-    assert sum(corpus["tokens_by_source"].values()) == corpus["tokens"] != corpus["tokens_read"]
-    assert corpus["dropped"]["documents_without_weight"] == 40 - corpus["kept_documents_by_source"]["half"]
 
 
 def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, small_build, megabert_data):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from support.soak import in_soak
-from unit.data_prep.builds import hashes
+from unit.data_prep.builds import hashes_of_data
 from unit.data_prep.conftest import begun_build, write_jsonl
 
 from data_prep.checks import stats
@@ -127,8 +127,7 @@ def shards_of(make_config, tokenizer_folder, tmp_path_factory):
             lengths=(64,), dupe_factor=1, buckets=2, clean=CleanConfig(rules=rules), **more,
         )  # fmt: skip
         built = build_shards(config, folder / "out", executor or Executor())
-        bytes_of = {path: value for path, value in hashes(built.folder).items() if not path.endswith("manifest.json")}
-        return bytes_of, built.manifests[64].statistics["corpus"]
+        return hashes_of_data(built.folder), built.manifests[64].statistics["corpus"]
 
     return shards
 

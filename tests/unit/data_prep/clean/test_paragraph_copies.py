@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from unit.data_prep.builds import hashes
+from unit.data_prep.builds import hashes_of_data
 from unit.data_prep.conftest import begun_build, write_jsonl
 
 from data_prep.clean import grouped_hashes, paragraph_copies
@@ -101,8 +101,7 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut(build, tokenizer, tmp_
             write_jsonl(tmp_path / f"{name}-{number:02d}.jsonl", documents[number::files])
         sources = (SourceConfig(input=str(tmp_path / f"{name}-*.jsonl")),)
         built = build(name, sources=sources, clean=CleanConfig(rules=rules, min_characters=300), **own, **changes)
-        bytes_of = {path: value for path, value in hashes(built.folder).items() if not path.endswith("manifest.json")}
-        return bytes_of, built.manifests[64].statistics["corpus"]
+        return hashes_of_data(built.folder), built.manifests[64].statistics["corpus"]
 
     shuffled = random.Random(1).sample(repetitive, len(repetitive))
     expected, corpus = shards("one", repetitive)

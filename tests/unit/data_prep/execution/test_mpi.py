@@ -75,10 +75,18 @@ def test_rank_alone_where_more_were_asked_for_names_the_way_out(monkeypatch, env
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(parallel, "_mpi", lambda: Mpi)
-    with pytest.raises(ConfigError) as error, executor_of_all_ranks(1, is_mpi=False):
+    with pytest.raises(ConfigError) as error, executor_of_all_ranks(None, is_mpi=False):
         pass
     for word in (*words, "MPICH Version: 5.0"):
         assert word in str(error.value)
+
+
+def test_workers_in_a_shell_that_is_one_task_of_several_need_no_mpi(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with executor_of_all_ranks(1, is_mpi=False) as executor:
+        assert executor is not None
+        assert executor.workers == 1
 
 
 def test_missing_mpi_is_named(monkeypatch):

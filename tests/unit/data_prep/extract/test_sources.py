@@ -19,7 +19,7 @@ from data_prep.execution.records import Problems
 from data_prep.extract import columns, inputs
 from data_prep.extract import text as text_module
 from data_prep.extract.opening import find_paths
-from megabert.foundation.errors import DataError
+from megabert.foundation.errors import ConfigError, DataError
 
 TEXTS = [f"Document {i} \u00e9 says something of its own." for i in range(50)]
 
@@ -222,7 +222,7 @@ def test_format_of_a_signed_address_is_that_of_its_name(tmp_path):
 
 
 def test_unknown_protocol_is_named(tmp_path):
-    with pytest.raises(Exception, match="nothing"):
+    with pytest.raises(ConfigError, match="a URL that fsspec knows"):
         read_all("nothing://bucket/key.txt")
 
 

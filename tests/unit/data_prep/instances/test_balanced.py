@@ -61,6 +61,9 @@ def test_random_second_begins_and_ends_where_true_ones_do(built):
         [np.searchsorted(whole.tokens_of_sentences, place) for place in (start, start + length)], axis=0
     )
     is_whole = np.isin(start + length, whole.tokens_of_sentences)
+    # A and B of a true pair meet, at a border of sentences or inside one: a random B fits its A in this as well.
+    a_ends_whole = np.isin(join(found, "a_start") + join(found, "a_length"), whole.tokens_of_sentences)
+    assert np.mean((a_ends_whole == begins_whole)[label == 1]) > 0.95
     for seen in (begins_whole, is_whole, start + length == last, sentences[0], (start - first) / (last - first)):
         random, true = seen[label == 1], seen[label == 0]
         spread = np.sqrt(random.var() / len(random) + true.var() / len(true))

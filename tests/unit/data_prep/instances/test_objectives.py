@@ -1,8 +1,11 @@
 """Shards of every objective are sound; instances of one segment are whole sentences if they fit."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from support.soak import in_soak
+from unit.data_prep.conftest import bundled
 
 from data_prep.checks.verify import verify
 from data_prep.execution.executors import Executor
@@ -10,20 +13,23 @@ from data_prep.instances.pair_walk_loops import WalkOptions, walk_documents
 
 SHOWN = ("objective", "pairing", "masking")
 """Settings that a shard states."""
+CHANGES = [{}, {"objective": "sop"}, {"objective": "none"}, {"pairing": "google"}, {"masking": "dynamic"}]
+CHANGES.append({"mask_unit": "whole_word"})
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "changes"),
     [
-        {"objective": "sop"},
-        {"mask_unit": "span", "pairing": "google"},
-        {"objective": "none", "masking": "dynamic", "short_seq_prob": 0.0},
-        *in_soak({"objective": "none"}, {"pairing": "google"}, {"masking": "dynamic"}, {"mask_unit": "whole_word"}),
+        ("", {"objective": "sop"}),
+        ("", {"mask_unit": "span", "pairing": "google"}),
+        ("", {"objective": "none", "masking": "dynamic", "short_seq_prob": 0.0}),
+        *in_soak(*product(("public_domain", "korean"), CHANGES)),
     ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
+    ids=str,
 )
-def test_every_objective_gives_sound_shards(changes, build, tokenizer):
-    result = build(tokenizer=tokenizer, dupe_factor=1, **changes)
+def test_every_objective_gives_sound_shards(name, changes, build, tokenizer):
+    given = bundled(name, **changes) if name else {"tokenizer": tokenizer, "dupe_factor": 1, **changes}
+    result = build(**given)
     for length, manifest in result.manifests.items():
         assert verify(result.folder / "instances" / str(length), Executor(), use_text=True).problems == []
         stated = {"objective": "nsp", "pairing": "balanced", "masking": "static", **changes}

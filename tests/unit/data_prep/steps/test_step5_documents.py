@@ -1,11 +1,13 @@
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from unit.data_prep.conftest import WholeSplit, begun_build
+from unit.data_prep.conftest import WholeSplit, begun_build, write_jsonl
 
 from data_prep.config.build import SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.arrow_files import gather, make_list, offsets_of, write_batches
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, document_schema, hash_range, tokenizer_of
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
@@ -35,6 +37,41 @@ def test_documents_are_those_of_the_corpus(built, texts):
     assert set(found) == expected
 
 
+@pytest.fixture
+def corpus_of(build, tokenizer):
+    """Return a function that builds shards and returns what their manifest says of the corpus."""
+    own = {"lengths": (64,), "dupe_factor": 1, "validation_share": 0, "tokenizer": tokenizer}
+    return lambda sources, name="out", **more: (
+        build(name, sources=sources, **own, **more).manifests[64].statistics["corpus"]
+    )
+
+
+def test_duplicate_documents_are_kept_once_and_counted(corpus_of, texts, tmp_path):
+    sources = []
+    for name, part in (("a", texts[:20] + texts[:5]), ("b", texts[10:30])):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", part)
+        sources.append(SourceConfig(input=str(path), name=name))
+    corpus = corpus_of(tuple(sources), clean=CleanConfig(rules=("duplicate_documents",)))
+    assert corpus["documents"] == 30
+    assert corpus["dropped"]["duplicate_documents"] == 15
+    assert corpus["documents_by_source"] == {"a": 25, "b": 20}
+    assert corpus["kept_documents_by_source"] == {"a": 20, "b": 10}  # the first source keeps a shared one
+
+
+def test_weights_repeat_and_thin_out_documents(corpus_of, texts, tmp_path):
+    sources = []
+    for name, part, weight in (("twice", texts[:20], 2.0), ("half", texts[20:60], 0.5)):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", part)
+        sources.append(SourceConfig(input=str(path), name=name, weight=weight))
+    corpus = corpus_of(tuple(sources))
+    assert corpus["kept_documents_by_source"]["twice"] == 40
+    assert 10 <= corpus["kept_documents_by_source"]["half"] <= 30
+    once = corpus_of((SourceConfig(input=sources[0].input),), "once")["tokens"]
+    assert corpus["tokens_by_source"]["twice"] == 2 * once
+    assert sum(corpus["tokens_by_source"].values()) == corpus["tokens"] != corpus["tokens_read"]
+    assert corpus["dropped"]["documents_without_weight"] == 40 - corpus["kept_documents_by_source"]["half"]
+
+
 def test_large_weights_need_more_buckets(make_config):
     """A worker has a bucket in memory after weights: documents that are used 60 times fill it 60 times as far."""
 
@@ -62,6 +99,8 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
     order, counts = step5_documents._choose(task, documents)
     assert np.bincount(order, minlength=11).tolist() == [60, 3, 1, 1, 1, 1, 0, 0, 3, 0, 0]
     assert counts["copies_left_out"] == 57 + 59 + 2 + 59
+    order, _ = step5_documents._choose(replace(task, split="validation"), documents)
+    assert np.bincount(order, minlength=11).max() == 1, "weights are of the training documents"
 
 
 def test_lists_that_arrow_cannot_number_are_refused():

@@ -43,6 +43,8 @@ def test_weights_are_cut_to_the_vocabulary_and_tied_ones_stored_once(config, tok
     assert weights["bert.embeddings.word_embeddings.weight"].shape == (config.vocab_size, 32)
     assert weights["cls.predictions.bias"].shape == (config.vocab_size,)
     assert not any(name.startswith("cls.predictions.decoder") for name in weights)
+    modes = {(tmp_path / "out" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
+    assert len(modes) == 1, "a reader of the one may read the other"
 
 
 def test_fill_mask_pipeline_runs_on_the_export(config, tokenizer_dir, tmp_path):

@@ -18,12 +18,6 @@ from megabert.models.build import build_model, initialize
 from megabert.settings.config.model import ModelConfig
 
 
-@pytest.fixture
-def exported(config, tokenizer_dir, tmp_path) -> Path:
-    write(tmp_path / "out", model_of(config), tokenizer_dir)
-    return tmp_path / "out"
-
-
 def edit_config(folder, **changes):
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -19,12 +19,6 @@ from megabert.foundation.whole_folders import UNFINISHED
 from megabert.settings.config.model import ModelConfig
 
 
-@pytest.fixture
-def folder(config, tokenizer_dir, tmp_path):
-    write(tmp_path / "out", model_of(config), tokenizer_dir)
-    return tmp_path / "out"
-
-
 def change(folder, **weights):
     """Set or add weights; what is given is a function of the present one, None where there is none."""
     content = load_file(folder / "model.safetensors")
@@ -49,37 +43,37 @@ LAYER = "bert.encoder.layer.1.output.dense.weight"
         ({WORDS: lambda old: old[:, :7].contiguous()}, "word_embeddings.weight: shape"),
     ],
 )
-def test_senseless_weights_are_refused_by_name(weights, message, folder):
-    change(folder, **weights)
+def test_senseless_weights_are_refused_by_name(weights, message, exported):
+    change(exported, **weights)
     with pytest.raises(CheckpointError, match=message):
-        read_huggingface(folder)
+        read_huggingface(exported)
 
 
-def test_weights_that_are_not_used_are_named(folder, caplog):
-    change(folder, **{"classifier.weight": lambda old: torch.ones(2, 32)})
-    open_source(str(folder)).build_model()
+def test_weights_that_are_not_used_are_named(exported, caplog):
+    change(exported, **{"classifier.weight": lambda old: torch.ones(2, 32)})
+    open_source(str(exported)).build_model()
     assert "not used here: classifier.weight" in caplog.text
 
 
-def test_a_decoder_of_its_own_is_refused_where_masks_are_filled(folder):
-    change(folder, **{"cls.predictions.decoder.weight": lambda old: torch.ones(69, 32)})
-    source = open_source(str(folder))
+def test_a_decoder_of_its_own_is_refused_where_masks_are_filled(exported):
+    change(exported, **{"cls.predictions.decoder.weight": lambda old: torch.ones(69, 32)})
+    source = open_source(str(exported))
     with pytest.raises(CheckpointError, match="tie_word_embeddings: false"):
         source.build_model(fills_masks=True)
     assert source.build_model().bert is not None  # vectors do not need it
 
 
-def test_a_decoder_of_its_own_is_exported_with_its_bias(folder, tmp_path):
+def test_a_decoder_of_its_own_is_exported_with_its_bias(exported, tmp_path):
     change(
-        folder,
+        exported,
         **{
             "cls.predictions.decoder.weight": lambda old: torch.randn(69, 32, generator=torch.manual_seed(0)),
             "cls.predictions.bias": lambda old: torch.arange(69.0),
         },
     )
-    export_again(folder, tmp_path / "again", Forms())
+    export_again(exported, tmp_path / "again", Forms())
     assert json.loads((tmp_path / "again/config.json").read_text())["tie_word_embeddings"] is False
-    given, theirs = load_file(folder / "model.safetensors"), BertForPreTraining.from_pretrained(tmp_path / "again")
+    given, theirs = load_file(exported / "model.safetensors"), BertForPreTraining.from_pretrained(tmp_path / "again")
     decoder = theirs.cls.predictions.decoder
     assert torch.equal(decoder.weight, given["cls.predictions.decoder.weight"])
     assert torch.equal(decoder.bias, given["cls.predictions.bias"])
@@ -112,11 +106,11 @@ def test_rows_of_positions_that_no_token_reaches_are_kept(tokenizer_dir, tmp_pat
         {"id2label": {"\u00b2": "good"}},
     ],
 )
-def test_senseless_settings_are_refused_by_name(changes, folder):
-    path = folder / "config.json"
+def test_senseless_settings_are_refused_by_name(changes, exported):
+    path = exported / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(ConfigError, match=rf"config\.json: .*{next(iter(changes))}"):
-        read_huggingface(folder)
+        read_huggingface(exported)
 
 
 def test_names_in_a_card_are_shown_as_they_are(config, tokenizer_dir, tmp_path):
@@ -159,8 +153,8 @@ def test_what_a_killed_export_left_is_removed_and_nothing_else(config, tokenizer
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, foreign.name, "out"])
 
 
-def test_what_an_export_would_delete_within_is_foreign_too(folder, config, tokenizer_dir):
-    (folder / "generator").mkdir()
-    (folder / "generator/notes.txt").write_text("mine")
+def test_what_an_export_would_delete_within_is_foreign_too(exported, config, tokenizer_dir):
+    (exported / "generator").mkdir()
+    (exported / "generator/notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"holds generator/notes\.txt"):
-        write(folder, model_of(config), tokenizer_dir)
+        write(exported, model_of(config), tokenizer_dir)

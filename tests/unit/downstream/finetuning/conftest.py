@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.exported_models import write_huggingface
-from support.tiny_models import tiny_config
+from support.tiny_models import tiny_config, write_tokenizer
 
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.finetuning.batches import Batcher
@@ -19,7 +19,7 @@ from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization import load_tokenizer
 
 WORDS = ("the a cat dog sat on mat sea ship sailed over good bad fine red blue who what is was in of and").split()  # noqa: SIM905
 FILLERS = ["the", "a", "sat", "on", "mat", "sea", "over", "in", "of", "and"]
@@ -30,10 +30,7 @@ def tokenizer_dir(tmp_path_factory) -> Path:
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *WORDS, *letters[1:], ".", "?", *(f"##{c}" for c in letters)]
-    folder = tmp_path_factory.mktemp("tokenizer")
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    save_huggingface(load_tokenizer(folder), folder / "saved", model_max_length=64)
-    return folder / "saved"
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"), pieces, model_max_length=64)
 
 
 @pytest.fixture(scope="session")

@@ -79,18 +79,18 @@ def items_of(features, step, ranks) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def test_dropout_keys_do_not_depend_on_ranks(rng, make_kind):
+def test_dropout_keys_depend_on_the_step_and_not_on_ranks(rng, make_kind):
     features = make_kind("rte", ("0", "1")).encode(examples(rng), is_training=True)
 
-    def keys(ranks: int) -> dict[int, int]:
+    def keys(ranks: int, step: int = 2) -> dict[int, int]:
         key_of_item = {}
         for rank in range(ranks):
-            for batch in batcher_of(features, rank=rank, world_size=ranks).step(2, seed=1, global_batch_size=16)[0]:
+            for batch in batcher_of(features, rank=rank, world_size=ranks).step(step, seed=1, global_batch_size=16)[0]:
                 key_of_item |= dict(zip(batch.items.tolist(), batch.inputs.instance_seeds_B.tolist(), strict=False))
         return key_of_item
 
     assert keys(1) == keys(2)
-    assert len(set(keys(1).values())) == 16
+    assert len({*keys(1).values(), *keys(1, step=1).values()}) == 32, "each step has its own"
 
 
 def test_sequences_of_a_choice_stay_together(make_kind, rng):

@@ -19,7 +19,7 @@ def test_dry_run_tells_cells_rates_and_time_and_writes_nothing(sets_dir, model_d
     printed = megabert(*words_of(sets_dir, model_dir, tmp_path / "new"), "--dry-run").out
     assert "8 cells (2 sets x 2 settings x 2 seeds), 0 of them finished" in printed
     assert re.search(r"rte: [\d,]+ examples/s, 120 to train on, \d+ s to start", printed)
-    assert re.search(r"the other 8 will take about [\d.]+ (s|min), one after the other, and \d.\d GiB", printed)
+    assert re.search(r"the other 8 will take about [\d.]+ \w+, one after the other, and \d.\d GiB", printed)
     assert not (tmp_path / "new").exists()
 
 

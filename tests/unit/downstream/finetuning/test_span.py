@@ -54,6 +54,8 @@ def test_known_answers_come_back_from_any_window(make_kind, stride):
     predictions = kind.predict(gold_logits(features), examples, features)
     held = {w.question for i, w in enumerate(features.origins) if features.labels[i, 0] > 0}
     assert len(held) > 20
+    ends = [window.start + len(window.offsets) for window in features.origins]
+    assert (features.labels[:, 1] < ends).all(), "an answer past the edge is no window's"
     for index in held:
         assert predictions[index]["answer"] == examples[index].answers[0][1]
 

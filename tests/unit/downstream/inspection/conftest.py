@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 from support.exported_models import model_of, write
-from support.tiny_models import tiny_config
+from support.tiny_models import tiny_config, write_tokenizer
 
 from megabert.downstream.export.model_card import ModelCard
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization import load_tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
 NARROW = {"hidden_size": 16, "intermediate_size": 16}
@@ -13,8 +13,7 @@ NARROW = {"hidden_size": 16, "intermediate_size": 16}
 
 @pytest.fixture
 def tokenizer(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    return load_tokenizer(tmp_path)
+    return load_tokenizer(write_tokenizer(tmp_path / "tokenizer", PIECES))
 
 
 @pytest.fixture
@@ -26,6 +25,5 @@ def model():
 @pytest.fixture
 def model_folder(model, tokenizer, tmp_path) -> Path:
     """Return the folder of the model in Hugging Face form."""
-    save_huggingface(tokenizer, tmp_path / "tokenizer")
     write(tmp_path / "model", model, tmp_path / "tokenizer", ModelCard(name="little"))
     return tmp_path / "model"

@@ -138,6 +138,7 @@ def test_browser_shows_the_models_numbers(record, tmp_path):
     heads = dump_dom(page, "view=head&layer=1&heads=0,1&token=4", tmp_path / "profile")
     shown = [list(map(float, text.split())) for text in re.findall(r'data-probabilities="([^"]+)"', heads)]
     torch.testing.assert_close(torch.tensor(shown).T, record.probabilities()[1, :, 4], **TOLERANCE)
+    assert not re.findall("<label>(?:(?!</label>).)*<button", heads), "a click on a label presses its first button"
     model_view = dump_dom(page, "view=model", tmp_path / "profile")
     assert len(re.findall(r'<canvas[^>]*title="layer \d, head \d"', model_view)) == 2 * 2
 

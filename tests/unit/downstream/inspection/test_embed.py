@@ -120,7 +120,7 @@ def test_bad_input_is_named_by_line_and_leaves_nothing(model, tokenizer, tmp_pat
         embed_file(model, tokenizer, path, output, **MEAN)
     with pytest.raises(DataError, match="cannot be read"):
         embed_file(model, tokenizer, tmp_path / "none.txt", output, **MEAN)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.txt", "vocab.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.txt", "tokenizer"]
 
 
 def test_a_file_is_not_replaced_unless_it_is_named(model_folder, text, megabert):

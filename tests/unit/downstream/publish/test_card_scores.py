@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import ModelCard as HubCard
 from huggingface_hub import parse_eval_result_entries
 from support.exported_models import CARD
-from support.finetunings import summary
+from support.finetunings import summary, write_summary
 
 from megabert.downstream.export.model_card import render_card, render_eval_results
 from megabert.downstream.finetuning.grid.results import GridResult, SetResult, SettingScore
@@ -36,10 +36,7 @@ def write(path, content):
 
 def write_single(folder, places, task="mrpc", mean=None, **settings):
     own = {**SETTINGS, "model": str(places["export"]), "epochs": 3.0, "learning_rate": 3e-5, **settings}
-    write(folder / "finetune.json", {"task": task, "settings": own, "sha256": {}})
-    means = mean or {"dev": {"accuracy": 0.8125, "f1": 0.875}}
-    write(folder / "results.json", asdict(summary(task, means)))
-    return folder
+    return write_summary(folder, summary(task, mean or {"dev": {"accuracy": 0.8125, "f1": 0.875}}), own)
 
 
 def write_grid(folder, places):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -106,7 +107,7 @@ def test_text_embeddings_inference_finds_its_fields(folders, tmp_path):
 
 
 def test_a_folder_is_exported_again_with_its_weights_and_card(folders, tmp_path):
-    source = folders("electra")
+    source = shutil.copytree(folders("electra"), tmp_path / "source")
     (source / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
     for kind in ("mean", "colbert"):  # the second replaces the first, whose files go
         export_again(source, tmp_path / "out", Forms(vectors=kind))
@@ -118,8 +119,9 @@ def test_a_folder_is_exported_again_with_its_weights_and_card(folders, tmp_path)
 
 
 def test_a_model_card_without_one_names_the_library(folders, tmp_path):
-    (folders("bert") / "README.md").unlink()
-    export_again(folders("bert"), tmp_path / "out", Forms(vectors="mean"))
+    source = shutil.copytree(folders("bert"), tmp_path / "source")
+    (source / "README.md").unlink()
+    export_again(source, tmp_path / "out", Forms(vectors="mean"))
     _, header, text = (tmp_path / "out/README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(header)["library_name"] == "sentence-transformers"
     assert "SentenceTransformer(" in text

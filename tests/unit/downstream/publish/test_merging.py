@@ -39,15 +39,15 @@ def weights_of(name):
     return load_file(f"{name}/model.safetensors")
 
 
-def test_the_mean_is_weighted_and_exact(tmp_path):
-    names = [make_model(tmp_path / "one"), make_model(tmp_path / "three", scale=3.0)]
-    for weights, factor in ((None, 2.0), ([1.0, 3.0], 2.5), ([1.0, 0.0], 1.0), ([5.0, 15.0], 2.5)):
-        parts = open_parts(names, weights)
-        assert sum(part.share for part in parts) == 1
-        state, one = merge_parts(parts).weights.read(), parts[0].source.weights.read()
-        for name, value in one.items():
-            torch.testing.assert_close(state[name], value * factor, rtol=1e-6, atol=0)
-            assert state[name].dtype == torch.float32
+@pytest.mark.parametrize(
+    ("weights", "shares"), [(None, (0.5, 0.5)), ((1, 2), (1 / 3, 2 / 3)), ((1, 0), (1, 0)), ((5, 15), (0.25, 0.75))]
+)
+def test_the_mean_is_weighted_and_summed_in_float64(weights, shares, tmp_path):
+    parts = open_parts([make_model(tmp_path / "one"), make_model(tmp_path / "three", scale=3.0)], weights)
+    one, three = (part.source.weights.read() for part in parts)
+    for name, mean in merge_parts(parts).weights.read().items():
+        expected = sum(share * value[name].double() for share, value in zip(shares, (one, three), strict=True))
+        assert torch.equal(mean, expected.float())
 
 
 def test_a_model_with_itself_is_itself_bit_for_bit(tmp_path, megabert):

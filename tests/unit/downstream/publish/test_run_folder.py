@@ -2,12 +2,11 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from support.exported_models import model_of, write
+from support.exported_models import write
 
 from megabert.cli import main
 from megabert.downstream.export.export_folder import EVAL_RESULTS
@@ -17,12 +16,6 @@ from megabert.downstream.publish.run_folder import export_again, export_run
 from megabert.foundation.errors import ConfigError
 from megabert.library import load_model
 from megabert.models.build import build_model, initialize
-
-
-@pytest.fixture
-def exported(config, tokenizer_dir, tmp_path) -> Path:
-    write(tmp_path / "model", model_of(config), tokenizer_dir)
-    return tmp_path / "model"
 
 
 def test_the_card_states_the_software_of_the_training(write_step, tmp_path):

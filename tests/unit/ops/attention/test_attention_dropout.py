@@ -2,11 +2,11 @@
 
 import itertools
 import math
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
+from support.centred_products import Scores, centred
 
 from megabert.foundation.randomness.lowbias32 import lowbias32
 from megabert.ops.dropout import (
@@ -21,8 +21,6 @@ from megabert.ops.dropout import (
 )
 
 LENGTH, LONGEST = 512, 8192
-FALSE_ALARM = 1e-6
-"""Probability that the test of all statistics fails by chance, for masks that are random: shared out among them."""
 NEIGHBOURS = [(0, 1), (1, 0), (1, 1), (1, -1), (0, 2), (2, 0), (0, 8), (8, 0), (8, 8), (0, 16), (16, 0), (16, 16)]
 
 
@@ -62,59 +60,39 @@ def test_factors_are_odd_and_give_each_decision_its_probability():
     assert len(set(FACTORS)) == 4
 
 
-def statistics(dropout, keys):
-    """Return z-scores of masks: standard normal where the drops are independent with the dropout's probability."""
-    p = dropout.level / 2**16
-    deviation = math.sqrt(p * (1 - p))
-    sums = {}
-    numbers = {}
-
-    def add(name, products):
-        """Centred products of different elements are uncorrelated, each with the variance of the product."""
-        sums[name] = sums.get(name, 0.0) + products.sum(dtype=torch.float64).item()
-        numbers[name] = numbers.get(name, 0) + products.numel()
-
+def scores_of(dropout, keys):
+    """Return the z-scores of masks."""
+    p, scores = dropout.level / 2**16, Scores()
     for some in keys.split(8):
-        drop = ((~probability_mask(dropout, some, LENGTH)).float() - p) / deviation
+        drop = centred(probability_mask(dropout, some, LENGTH), p)
         group = drop.view(-1, LENGTH // 16, 2, 8, LENGTH // 16, 2, 8)
         four = [group[:, :, q, :, :, k, :] for q, k in itertools.product(range(2), repeat=2)]
         for size in (1, 2, 3, 4):
             for chosen in itertools.combinations(range(4), size):
-                add(f"positions {chosen}", math.prod((four[i] for i in chosen[1:]), start=four[chosen[0]]))
-        for down, right in NEIGHBOURS:
-            left, moved = (0, right) if right >= 0 else (-right, 0)
-            first = drop[:, : LENGTH - down, left : LENGTH - moved]
-            add(f"neighbours {down, right}", first * drop[:, down:, moved : LENGTH - left])
-        add("next head", drop[1:] * drop[:-1])
-        add("transposed", (drop * drop.mT)[:, *torch.triu_indices(LENGTH, LENGTH, 1)])
-        for name, dim in (("rows", 2), ("columns", 1)):
-            squares = drop.sum(dim).square() / LENGTH  # chi-square of one degree each, of variance 2 + (kurtosis) / n
-            add(f"chi-square of {name}", (squares - 1) / math.sqrt(2 + (1 / (p * (1 - p)) - 6) / LENGTH))
-    return {name: total / math.sqrt(numbers[name]) for name, total in sums.items()}
-
-
-def assert_random(dropout, keys):
-    scores = statistics(dropout, keys)
-    bound = NormalDist().inv_cdf(1 - FALSE_ALARM / (2 * len(scores)))
-    print({name: round(score, 2) for name, score in scores.items()}, "bound", round(bound, 2))
-    assert {name: score for name, score in scores.items() if abs(score) > bound} == {}
+                scores.add(f"positions {chosen}", math.prod((four[i] for i in chosen[1:]), start=four[chosen[0]]))
+        scores.add_neighbours(drop, NEIGHBOURS)
+        scores.add("next head", drop[1:] * drop[:-1])
+        scores.add("transposed", (drop * drop.mT)[:, *torch.triu_indices(LENGTH, LENGTH, 1)])
+        scores.add_sums("rows", drop, 2, p)
+        scores.add_sums("columns", drop, 1, p)
+    return scores
 
 
 def test_decisions_are_even_and_independent():
     dropout = dropout_of(range(4), heads=2)
-    assert_random(dropout, dropout.keys_BN().flatten())  # 2 million draws
+    scores_of(dropout, dropout.keys_BN().flatten()).check()  # 2 million draws
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("probability", [0.1, 0.5])
 def test_decisions_are_even_and_independent_in_many_draws(probability):
     dropout = dropout_of(range(25), probability=probability, heads=16)
-    assert_random(dropout, dropout.keys_BN().flatten())  # 105 million draws
+    scores_of(dropout, dropout.keys_BN().flatten()).check()  # 105 million draws
 
 
 def test_statistics_see_a_dependence():
     dropout = dropout_of([1, 1], heads=1)
-    scores = statistics(dropout, dropout.keys_BN()[:, 0])
+    scores = scores_of(dropout, dropout.keys_BN()[:, 0]).scores()
     assert scores["next head"] > 100
     assert abs(scores["positions (0,)"]) < 6
 

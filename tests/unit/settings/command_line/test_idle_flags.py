@@ -49,6 +49,16 @@ def test_no_option_takes_an_empty_word_or_a_lax_number(program, name):
                 parser_of(program, name).parse([action.option_strings[0], word])
 
 
+@pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
+def test_option_of_several_values_that_is_repeated_keeps_them_all(program, name):
+    parser = parser_of(program, name)
+    for action in (one for one in options_of(parser) if one.nargs == "+"):
+        options = argparse.Namespace(**{action.dest: action.default})
+        for value in "ab":
+            action(parser, options, [value], action.option_strings[0])
+        assert getattr(options, action.dest) == ["a", "b"], action.option_strings[0]
+
+
 def is_number(action: argparse.Action) -> bool:
     return action.type in (int, float) or getattr(action.type, "__name__", "") in ("read_bounded", "_workers")
 

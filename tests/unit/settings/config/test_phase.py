@@ -89,9 +89,16 @@ def test_a_later_layer_may_name_tokens_where_an_earlier_one_names_steps_and_the_
         ({"initial_batch_size": 4}, "a batch that grows has the first and one of the others"),
         ({"batch_warmup_tokens": 4}, "a batch that grows has the first and one of the others"),
         ({"initial_batch_size": 512, "batch_warmup_steps": 4}, "is not below global_batch_size=512"),
+        ({"masked_lm_range": (0.1, 0.6), "masked_lm_prob": 0.3}, "leave out one or the other"),
+        ({"masked_lm_range": (0.6, 0.2)}, "begins with the greater share; name the smaller one first"),
+        ({"masked_lm_weight": "inverse_share"}, "needs masked_lm_range"),
+        ({"final_masked_lm_prob": 0.3}, "name masked_lm_prob as well"),
+        ({"mask_actions": (0.8, 0.1, 0.3)}, "add up to 1.2; name three shares that add up to 1"),
+        ({"mixture": {"a": 0.0}}, "reads no source; give one a share above 0"),
+        ({"mixture": {"a": 1.0}, "temperature": 0.5}, "a phase has one of the two at most"),
     ],
 )
-def test_lengths_and_ramps_that_contradict_themselves_are_refused(options, named):
+def test_settings_that_contradict_themselves_are_refused(options, named):
     values = {"steps": 100, "global_batch_size": 512, "learning_rate": 1e-3, **options}
     with pytest.raises(ConfigError, match=named):
         merge_layers(RunConfig, {"phases": [values]})

@@ -5,6 +5,7 @@ import pickle
 from collections import Counter
 
 import pytest
+import transformers
 
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.tokens import tokenization
@@ -67,7 +68,6 @@ def test_text_for_pre_training_never_has_them(spare):
 
 
 def test_transformers_and_a_reader_of_spare_pieces_take_them(spare, tmp_path):
-    transformers = pytest.importorskip("transformers")
     tokenization.save_huggingface(spare, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = tokenization.load_tokenizer(tmp_path, reads_spare=True)

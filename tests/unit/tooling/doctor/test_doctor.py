@@ -11,10 +11,12 @@ import pytest
 from forked.client import run_command
 from support.measured_rates import rates
 from support.processes import free_port
+from torch.distributed import TCPStore
 
 from megabert.distributed.environments import LAUNCHERS
 from megabert.foundation.errors import ConfigError
 from megabert.ops.backend import Backend, no_obstacle
+from megabert.tooling.doctor import probe
 from megabert.tooling.doctor.devices import check_devices, check_ops, explain
 from megabert.tooling.doctor.examination import SHARED, examine, judge
 from megabert.tooling.doctor.finding import Finding, is_fit, merge_findings, render
@@ -92,6 +94,19 @@ def test_unreachable_rank_zero_is_one_clear_error(monkeypatch):
         probe_world([], device="cpu", meeting_s=0.1)
 
 
+def test_ranks_that_torchrun_starts_again_do_not_read_earlier_answers(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    torchruns = TCPStore("127.0.0.1", port := free_port(), is_master=True, wait_for_workers=False)
+    rank = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    stores = []
+    for attempt in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        stores.append(probe._open_store(rank, 60.0))
+    stores[0].set("here/1", "{}")
+    assert [store.check(["here/1"]) for store in stores] == [True, False]
+    del torchruns  # it listens until here
+
+
 def answered(rank: int, host: str, **collectives: str) -> Answer:
     return Answer(rank=rank, host=host, local=[], collectives=collectives, all_reduce_ms={})
 
@@ -137,6 +152,13 @@ def test_gpu_that_is_asked_for_and_absent_fails(monkeypatch):
     monkeypatch.setattr("megabert.tooling.doctor.devices.shutil.which", lambda name: None)
     assert [finding.level for finding in check_devices("cuda")] == ["failed"]
     assert [finding.level for finding in check_devices("auto")] == ["ok"]
+
+
+def test_cpu_build_on_a_machine_with_a_driver_says_how_to_install_the_other(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.version.cuda", None)
+    monkeypatch.setattr("megabert.tooling.doctor.devices.shutil.which", lambda name: f"/usr/bin/{name}")
+    assert "CUDA=1 make install" in check_devices("cuda")[0].remedy
 
 
 def test_more_ranks_than_gpus_fails(monkeypatch):

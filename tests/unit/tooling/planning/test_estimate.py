@@ -34,6 +34,13 @@ def test_flops_are_those_of_the_formula():
     assert second.flops / second.tokens_per_step == pytest.approx(1.993e9, rel=1e-3)
 
 
+@pytest.mark.parametrize(("recipe", "tokens_per_s"), [("modernbert_1gpu", 432_720), ("modernbert_large", 186_099)])
+def test_steps_of_modernbert_take_what_one_h100_took(recipe, tokens_per_s):
+    cluster = Cluster(gpu=GPUS["h100"], nodes=1, gpus_per_node=1)
+    first = estimate(load_run_config(recipe), cluster).phases[0]
+    assert first.tokens_per_step / first.step.total_s == pytest.approx(tokens_per_s, rel=0.03)
+
+
 def test_time_flops_and_rate_agree():
     plan = bert_large()
     for phase in plan.phases:

@@ -83,6 +83,15 @@ def test_rates_and_checkpoints_that_a_disk_refused_do_not_make_runs_different(tm
     assert found.rates["perf/sequences_per_s"] == (64.0, 32.0)
 
 
+def test_rates_are_those_of_the_steps_that_both_logged_in_the_same_phase(tmp_path):
+    fast = [train_row(step, 8.0, **{"perf/sequences_per_s": 60.0}) for step in (1, 2)]
+    slow = [train_row(step, 8.0, phase=2, **{"perf/sequences_per_s": 10.0}) for step in range(3, 8)]
+    whole, stopped = write_run(tmp_path / "whole", fast + slow), write_run(tmp_path / "stopped", fast)
+    longer = write_run(tmp_path / "longer", [*fast, train_row(3, 8.0, **{"perf/sequences_per_s": 90.0})])
+    for other in (stopped, longer):
+        assert compare_runs(other, whole).rates["perf/sequences_per_s"] == (60.0, 60.0)
+
+
 def test_what_is_not_finite_equals_nothing():
     nan = float("nan")
     assert relative_difference(nan, nan) == relative_difference(float("inf"), float("inf")) == float("inf")

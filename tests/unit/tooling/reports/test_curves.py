@@ -3,6 +3,7 @@ import re
 from matplotlib.figure import Figure
 from support.run_folders import eval_row, train_row, write_run
 
+from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.tooling.reports import curves
 from megabert.tooling.reports.curves import draw_page, render_run_page
@@ -18,6 +19,19 @@ def test_page_of_a_run_without_validation_has_its_curves(tmp_path):
     assert "a &lt; b" in page
     assert "step 2 of 1,360" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert re.search(r"<p>As of \d{4}-\d\d-\d\d \d\d:\d\d UTC\.</p>", page), "its text says how long ago things were"
+
+
+def test_words_that_are_written_from_right_to_left_leave_the_cells_of_a_table_in_order():
+    hebrew = "\u05d0\u05d1 \u05d2"
+    shown = curves.section("Guesses", render_table([("a 1", hebrew, f"{hebrew} 2%", "b")]))
+    assert f"<pre>a 1  \u2068{hebrew}\u2069  \u2068{hebrew} 2%\u2069  b</pre>" in shown
+
+
+def test_slow_run_has_a_rate(tmp_path, shard_folder):
+    row = train_row(1, 8.0, **{"perf/sequences_per_s": 0.43})
+    run = write_run(tmp_path / "run", [row, eval_row(1, 7.0)], phases={"0": {"data": str(shard_folder)}})
+    assert dict(report_run(run)[0].cells)["sequences/s"] == "0.43"
 
 
 ROWS = [train_row(1, 8.0), train_row(2, 7.0)]
@@ -47,7 +61,7 @@ def test_phases_of_a_fork_are_drawn_at_the_steps_of_its_run(tmp_path, shard_fold
 
 def test_fork_is_drawn_from_its_first_step_next_to_its_parent(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(curves, "_png", lambda figure: figures.append(figure) or b"")
+    monkeypatch.setattr(curves, "png_of", lambda figure: figures.append(figure) or b"")
     parent = write_run(tmp_path / "parent", [train_row(step, 9.0) for step in range(1, 1201)])
     rows = [train_row(step, 8.0) for step in range(1101, 1151)]
     fork = write_run(tmp_path / "fork", [*rows, eval_row(1150, 7.0)], fork=f"{parent}@1100")

@@ -140,6 +140,12 @@ def test_step_is_that_of_the_heartbeats_and_the_row_says_its_own(tmp_path):
     assert "last row         step 1,295, " in page
 
 
+def test_step_in_which_a_run_was_stopped_is_not_counted(tmp_path):
+    run = write_run(tmp_path / "run", rows(4), status={**RUNNING, "status": "stopped", "step": 4})
+    write_beat(run, 0, 5, is_waiting=False)
+    assert "step 4 of 1,360" in read_overview(run).text
+
+
 def test_rates_come_from_one_row_and_a_slow_one_is_not_zero(tmp_path):
     rates = [(4.0, 232.0), (0.4, 23.2), (0.1, 90.0)]  # the row in the middle is typical, the last one is not
     written = [

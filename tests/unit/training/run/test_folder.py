@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from megabert.training.run.folder import (
     RunStatus,
     StatusRecord,
     claim_run_folder,
+    fork_command,
     read_config,
     read_status,
     record_run,
@@ -81,6 +83,10 @@ def test_science_field_is_refused_with_the_difference(tmp_path):
     with pytest.raises(CheckpointError, match=r"seed: 42 -> 43") as error:
         claim_run_folder(tmp_path, replace(CONFIG, seed=43))
     assert f"megabert pretrain --fork {tmp_path}@STEP --run-dir NEW" in str(error.value)
+
+
+def test_command_of_a_fork_quotes_the_folder():
+    assert fork_command(Path("my runs")) == "megabert pretrain --fork 'my runs@STEP' --run-dir NEW ..."
 
 
 @pytest.mark.parametrize(

@@ -113,19 +113,20 @@ def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, sets_dir,
 
 
 def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_dir, model_dir, monkeypatch, megabert):
-    before = sets_of(copied)
-    cell = copied / "own" / "rate_0.0001-epochs_2-seed_6"
-    left = [copied / ".results.md.0123abcd.tmp", copied / "own" / f".{cell.name}.yaml.0123abcd.tmp"]
-    for path in left:  # what a kill leaves of a file that was being written
-        path.write_text("{")
-    (cell / "seed_6" / "result.json").unlink()  # what a killed cell leaves: everything but its last file
-    ran = []
+    before, ran = sets_of(copied), []
     monkeypatch.setattr(grid_module, "rescore", None)
     monkeypatch.setattr(grid_module, "run_children", lambda given, **other: ran.extend(given) or forked(given, **other))
-    megabert(*words_of(sets_dir, model_dir, copied))
-    assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
+    for seed in (6, 5):  # killed twice
+        cell = copied / "own" / f"rate_0.0001-epochs_2-seed_{seed}"
+        left = [copied / ".results.md.0123abcd.tmp", copied / "own" / f".{cell.name}.yaml.0123abcd.tmp"]
+        for path in left:  # what a kill leaves of a file that was being written
+            path.write_text("{")
+        (cell / f"seed_{seed}" / "result.json").unlink()  # what a killed cell leaves: everything but its last file
+        ran.clear()
+        megabert(*words_of(sets_dir, model_dir, copied))
+        assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
+        assert not any(path.exists() for path in left)
     assert comparable(sets_of(copied)["own"]) == comparable(before["own"])
-    assert not any(path.exists() for path in left)
 
 
 @pytest.mark.soak

@@ -1,26 +1,21 @@
 """The fine-tunings that lie in a run's folder, each with its score and baseline."""
 
 import json
-from dataclasses import asdict
 
-from support.finetunings import summary
+from support.finetunings import summary, write_summary
 
 from megabert.downstream.finetuning.grid.results import find_finetunings, render_scores_below
-from megabert.downstream.finetuning.results import SETTINGS_NAME, SUMMARY_NAME
+from megabert.downstream.finetuning.results import SUMMARY_NAME
 
 
-def write_finetuning(folder, task="mrpc", score=0.5, *, is_finished=True):
-    folder.mkdir(parents=True)
-    (folder / SETTINGS_NAME).write_text(json.dumps({"task": task, "settings": {}, "sha256": {}}))
-    if is_finished:
-        own = {"deviation": {"dev": {"accuracy": 0.01}}, "baseline": {"dev": {"accuracy": 0.684}}}
-        content = asdict(summary(task, {"dev": {"accuracy": score}}, **own))
-        (folder / SUMMARY_NAME).write_text(json.dumps(content))
+def write_finetuning(folder, task="mrpc", score=0.5):
+    own = {"deviation": {"dev": {"accuracy": 0.01}}, "baseline": {"dev": {"accuracy": 0.684}}}
+    return write_summary(folder, summary(task, {"dev": {"accuracy": score}}, **own))
 
 
 def test_each_score_stands_beside_its_baseline(tmp_path):
     write_finetuning(tmp_path / "tuned" / "mrpc", score=0.75)
-    write_finetuning(tmp_path / "rte", "rte", is_finished=False)
+    (write_finetuning(tmp_path / "rte", "rte") / SUMMARY_NAME).unlink()
     lines = [line.split() for line in render_scores_below(tmp_path).splitlines()]
     assert lines[2][0] == "rte"
     assert "unfinished" in lines[2]
