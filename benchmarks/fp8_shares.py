@@ -12,6 +12,7 @@ import argparse
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -46,15 +47,18 @@ class TensorScales:
 
 
 def cast_by_row(key: Key, rows: Tensor, dtype: torch.dtype) -> fp8.Cast:
-    """Cast as a run does."""
-    return fp8.cast_rows(rows, dtype)
+    """Cast as a run does, whose type is given."""
+    with mock.patch.object(fp8, "TYPE", dtype):
+        return fp8.cast_rows(rows)
 
 
 class Shares:
     """Counts of values by layer and factor: all that are not 0, those that become 0, and those that saturate."""
 
-    def __init__(self, cast: Callable[[Key, Tensor, torch.dtype], fp8.Cast], *, every: int) -> None:
-        self.cast, self.every, self.calls = cast, every, 0
+    def __init__(
+        self, cast: Callable[[Key, Tensor, torch.dtype], fp8.Cast], *, gradients: torch.dtype, every: int
+    ) -> None:
+        self.cast, self.gradients, self.every, self.calls = cast, gradients, every, 0
         self.counts: dict[tuple[int, str], Tensor] = defaultdict(lambda: torch.zeros(3, dtype=torch.int64))
         self.layers: dict[int, int] = {}
 
@@ -63,15 +67,14 @@ class Shares:
         if isinstance(module, Dense) and module.in_fp8:
             self.layers.setdefault(module.weight.data_ptr(), len(self.layers))
 
-    def product(
-        self, left: Tensor, right: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype, **_: Any
-    ) -> Tensor:
+    def product(self, left: Tensor, right: Tensor, bias: Tensor | None = None, **_: Any) -> Tensor:
         """Multiply as ``row_product`` does; in one micro-step of ``every``, count first."""
         is_forward = right.is_contiguous()
         self.calls += is_forward
         counts = self.calls // len(self.layers) % self.every == 0
         layer = self.layers[right.data_ptr()]
-        factors = {FACTORS[0] if is_forward else FACTORS[2]: (left, dtype), FACTORS[1]: (right, fp8.FORWARD)}
+        first = {FACTORS[0]: (left, fp8.TYPE)} if is_forward else {FACTORS[2]: (left, self.gradients)}
+        factors = first | {FACTORS[1]: (right, fp8.TYPE)}
         casts = []
         for factor, (rows, kind) in factors.items():
             cast = self.cast((layer, factor, is_forward), rows, kind)
@@ -111,16 +114,10 @@ def run() -> int:
     parser.add_argument("words", nargs=argparse.REMAINDER, help="words of megabert")
     options = parser.parse_args()
     if options.scales == "one":
-        fp8.scales_of = lambda rows, dtype: torch.ones(len(rows), 1)
-    shares = Shares(TensorScales().cast if options.scales == "tensor" else cast_by_row, every=options.every)
-    gradients = TYPES[options.gradients]
-
-    def multiply(
-        left: Tensor, right: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype | None = None, **_: Any
-    ) -> Tensor:
-        return shares.product(left, right, bias, dtype=fp8.FORWARD if dtype is None else gradients)
-
-    dense.row_product = multiply  # type: ignore[assignment]
+        fp8.scales_of = lambda rows: torch.ones(len(rows), 1)
+    cast = TensorScales().cast if options.scales == "tensor" else cast_by_row
+    shares = Shares(cast, gradients=TYPES[options.gradients], every=options.every)
+    dense.row_product = shares.product  # type: ignore[assignment]
     nn.modules.module.register_module_forward_pre_hook(shares.note_layer)
     code = main(options.words)
     print(shares.render())

@@ -18,7 +18,7 @@ class GradientSum:
         self.total = torch.full_like(weight, torch.nan, dtype=torch.float32)
         self.is_first = True
 
-    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
+    def __call__(self, left_OT: Tensor, right_TI: Tensor) -> None:
         """Add a product, or begin with it."""
         add_product_(self.total, left_OT, right_TI, is_first=self.is_first)
         self.is_first = False

@@ -31,7 +31,7 @@ from data_prep.pipeline import build_shards
 from data_prep.planning.estimate import RATES, WORKER_MIB, BuildEstimate, estimate, require_space, shown
 from data_prep.planning.text_sample import sample_text
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.text_tables import render_table
+from megabert.foundation.text_tables import render_table, span
 from megabert.settings.command_line.parser import Parser, positive
 from megabert.settings.config import loading
 
@@ -119,8 +119,7 @@ class _Clock(Executor):
 def estimate_lines(plan: BuildEstimate) -> list[str]:
     """Return an estimate as text."""
     rows = [
-        (s.title, f"{s.units:,}", f"{s.opened:,}", f"{s.files:,}", shown(s.bytes), _duration(s.seconds))
-        for s in plan.stages
+        (s.title, f"{s.units:,}", f"{s.opened:,}", f"{s.files:,}", shown(s.bytes), span(s.seconds)) for s in plan.stages
     ]
     headers = ("step", "units", "files opened", "files written", "bytes written", "time")
     table = render_table(rows, headers=headers, align="lrrrrr").splitlines()
@@ -129,7 +128,7 @@ def estimate_lines(plan: BuildEstimate) -> list[str]:
     return [
         f"{shown(plan.text_bytes)} of {_kind(plan)}, {plan.ranks:,} ranks; about:",
         *table,
-        f"time: {_duration(plan.seconds)}, if files are read and written as fast as cores ask",
+        f"time: {span(plan.seconds)}, if files are read and written as fast as cores ask",
         f"shuffle: {shown(shuffle)} written, and as much read; one unit opens {plan.most_opened} files at most",
         f"disk: {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end; "
         f"{plan.shards:,} training shards of each length",
@@ -147,11 +146,3 @@ def _kind(plan: BuildEstimate) -> str:
     kind = "ids" if sample.holds_ids else "text"
     looked_at = f"{len(sample.document_bytes):,} documents that were looked at"
     return f"{kind} ({sample.bytes_per_token:.2f} bytes per token in {looked_at})"
-
-
-def _duration(seconds: float) -> str:
-    """Return a time as text."""
-    for limit, unit, divisor in ((90, "s", 1), (5400, "min", 60), (172_800, "h", 3600)):
-        if seconds < limit:
-            return f"{seconds / divisor:.1f} {unit}"
-    return f"{seconds / 86_400:,.1f} days"

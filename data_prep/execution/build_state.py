@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +212,7 @@ def read_state(folder: Path) -> BuildState | None:
     text = files.read_small(path, most=MAX_STATE_BYTES)
     state = unseal(text, BuildState, STATE_NAME, where=str(path), remedy=STATE_REMEDY)
     for name, was in state.versions.items():
-        if installed_version(name) == "missing":  # the settings may name a rule of it
+        if version_of(name) == "missing":  # the settings may name a rule of it
             extensions.require_package(f"{name} {was}", str(folder))
     with suppress(ConfigError):
         if loading.to_dict(loading.merge_layers(BuildConfig, state.config)) == state.config:
@@ -234,14 +233,11 @@ def refusal_noted(folder: Path) -> Iterator[None]:
 
 
 @cache
-def installed_version(name: str) -> str:
+def version_of(name: str) -> str:
     """Return the version of a package; "missing" if it is not installed, as may be of one that a few builds need."""
     if name == "megabert":  # which may run from a checkout
         return megabert.__version__
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "missing"
+    return extensions.installed_version(name) or "missing"
 
 
 def installed_versions(config: BuildConfig) -> dict[str, str]:
@@ -249,7 +245,7 @@ def installed_versions(config: BuildConfig) -> dict[str, str]:
     trainer = "sentencepiece" if config.pieces == "unigram" and config.tokenizer is None else None
     rules = [package.rpartition(" ")[0] for _, package in config.clean.rules_of_packages().values()]
     more = [name for name in (package_of(config), trainer, *rules) if name]
-    return {name: installed_version(name) for name in sorted({*PACKAGES, *more})}
+    return {name: version_of(name) for name in sorted({*PACKAGES, *more})}
 
 
 def require_versions(folder: Path, recorded: dict[str, str]) -> None:
@@ -263,9 +259,9 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
         HaltedError: A decisive package has another version; the message has the command that installs the recorded.
     """
     decisive = recorded.keys() - HARMLESS
-    others = {name: recorded[name] for name in sorted(decisive) if recorded[name] != installed_version(name)}
+    others = {name: recorded[name] for name in sorted(decisive) if recorded[name] != version_of(name)}
     if others:
-        now = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
+        now = ", ".join(f"{name} {was} (now {version_of(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())
         raise HaltedError(
             f"{folder}: was begun with {now}; its remaining units would not match the finished ones. "

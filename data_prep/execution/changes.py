@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import remove_path
+from megabert.settings.config.shards import PER_LENGTH
 
 Config = dict[str, Any]
 
@@ -69,8 +70,6 @@ STEPS = {
     "plan": Step(Part.DOCUMENTS, "work/plan.json"),
 }
 """Steps 1 to 5; the steps of instances are named for their lengths. The plan is sealed like a record."""
-BY_LENGTH = ("max_predictions_per_seq", "min_tokens")
-"""Settings with a number for each length."""
 
 
 def settings_of(config: Config, part: Part) -> Config:
@@ -90,7 +89,7 @@ def shard_settings_of(config: Config, length: int) -> Config:
     """Return all settings that the shards of a length depend on, but for the number of passes."""
     settings = settings_of(config, Part.INSTANCES)
     place = config["lengths"].index(length)
-    own = {name: config[name] and config[name][place] for name in BY_LENGTH}
+    own = {name: config[name] and config[name][place] for name in PER_LENGTH}
     return {**settings, **own, "lengths": None, "dupe_factor": None}
 
 
@@ -109,7 +108,7 @@ def are_shards_as_before(old: Config, new: Config, length: int) -> bool:
     if length in new["lengths"]:
         return shard_settings_of(old, length) == shard_settings_of(new, length)
     first, second = (
-        {**settings_of(config, Part.INSTANCES), "lengths": None, **dict.fromkeys(BY_LENGTH)} for config in (old, new)
+        {**settings_of(config, Part.INSTANCES), "lengths": None, **dict.fromkeys(PER_LENGTH)} for config in (old, new)
     )
     return first == second
 

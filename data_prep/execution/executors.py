@@ -151,13 +151,8 @@ def local_executor(workers: int | None) -> Executor:
     Args:
         workers: Processes; None for one per core, if the input is worth their start.
     """
-    number, least_bytes = (available_cores(), WORTH_WORKERS) if workers is None else (workers, 0)
+    number, least_bytes = (len(os.sched_getaffinity(0)), WORTH_WORKERS) if workers is None else (workers, 0)
     return Executor() if number <= 1 else ProcessExecutor(number, least_bytes)
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _slots: Any = None

@@ -7,7 +7,6 @@ a model once.
 import importlib
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from data_prep.config.languages import AUTO, UNDETERMINED, code_of_label, identi
 from data_prep.identification.fasttext_file import PREFIX, REMEDY, read_labels
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
+from megabert.settings.config.extensions import installed_version
 
 LANGUAGE_CHARACTERS = 1000
 """The language is identified by these first characters of a document: more rarely change it, and take longer."""
@@ -152,12 +152,10 @@ def _require_package(package: str, purpose: str, extra: str, remedy: str) -> Non
     Raises:
         ConfigError: It is not installed; another package of fastText, which needs an old numpy, does not count.
     """
-    try:
-        version(package)
-    except PackageNotFoundError:
+    if not installed_version(package):
         raise ConfigError(
             f"{purpose} needs the package {package}. Install it: pip install 'megabert[{extra}]', or {remedy}."
-        ) from None
+        )
 
 
 def package_of(config: BuildConfig) -> str | None:

@@ -33,7 +33,7 @@ from megabert.foundation.errors import EXIT_STOPPED, MegabertError
 from megabert.foundation.files import atomic_write, check_saved_file
 from megabert.settings.command_line.parser import Parser, output_path, refuse_flags
 from megabert.settings.command_line.terminal import loading
-from megabert.settings.config.loading import load_run_config, shipped_names
+from megabert.settings.config.loading import load_run_config
 from megabert.settings.config.run import RunConfig
 from megabert.training.recovery.stop_signals import StopSignals
 
@@ -57,10 +57,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--prove", action="store_true")
     parser.add_argument("--save", type=output_path)
     parser.add_rule("--save", needs=["--prove"])
-    text = f"--prove: what would be trained: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
-    parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
+    parser.add_recipe("--prove: what would be trained")
     parser.add_rule("--recipe", needs=["--prove"])
-    parser.add_config_files(under="the recipe")
     parser.add_rule("--config", needs=["--prove"])
     parser.add_rule("--quick", excludes=["--prove"])
     fields = ("recipe", "data.path", "precision", "engine", "micro-batch-tokens", "save")

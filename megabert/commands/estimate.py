@@ -28,7 +28,7 @@ from pathlib import Path
 from megabert.foundation.errors import ConfigError
 from megabert.observability.flops import GPUS, gpu_by_name
 from megabert.settings.command_line.parser import Parser, bounded, number, positive
-from megabert.settings.config.loading import load_run_config, shipped_names, to_dict
+from megabert.settings.config.loading import load_run_config, to_dict
 from megabert.settings.config.needs import RUN_NEEDS, refuse_idle
 from megabert.settings.config.run import RunConfig
 from megabert.tooling.measurements.measured import read_measured
@@ -42,9 +42,7 @@ IDLE = (
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    text = f"what to train: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
-    parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
-    parser.add_config_files(under="the recipe")
+    parser.add_recipe("what to train")
     parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"GPU: {', '.join(GPUS)} (default: h200)")
     parser.add_argument("--nodes", type=positive)
     parser.add_argument("--gpus", type=positive)

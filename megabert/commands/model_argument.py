@@ -1,12 +1,12 @@
 """The model of a command that looks into one: opened as fast as its name allows."""
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from megabert.foundation.files import atomic_write, check_regular, refuse_input
+from megabert.foundation.files import check_regular, refuse_input
+from megabert.foundation.json_files import write_json
 from megabert.settings.command_line.arguments import CopyMask
 from megabert.settings.command_line.parser import Parser, positive
 from megabert.settings.command_line.terminal import loading
@@ -51,7 +51,7 @@ def save_scores(options: Namespace, settings: Mapping[str, Any], scores: Mapping
     """Write the scores of a model to the file of ``--json``, if it is given, with the model and the settings."""
     if options.json:
         what = {"model": options.model, "checkpoint": options.checkpoint or "last"}
-        atomic_write(options.json, json.dumps({**what, **settings, **scores}, indent=2, ensure_ascii=False) + "\n")
+        write_json(options.json, {**what, **settings, **scores}, ensure_ascii=False)
         print(f"written: {options.json}")
 
 

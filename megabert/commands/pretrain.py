@@ -30,17 +30,14 @@ from megabert.downstream.run_settings import CONFIG_NAME, initial_weights, resol
 from megabert.foundation.errors import EXIT_STOPPED
 from megabert.settings.command_line.parser import Parser, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
-from megabert.settings.config.loading import phase_data, shipped_names, to_yaml
+from megabert.settings.config.loading import phase_data, to_yaml
 from megabert.settings.config.run import RunConfig
 from megabert.training.recovery.stop_signals import StopSignals
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    recipes = ", ".join(shipped_names("recipe"))
-    text = f"what to train: {recipes}, or a file (default: debug; with --fork that run's configuration)"
-    parser.add_argument("--recipe", metavar="NAME|FILE", help=text)
-    parser.add_config_files(under="the recipe")
+    parser.add_recipe("what to train", default=None, about="default: debug; with --fork that run's configuration")
     parser.add_argument("--run-dir", default="runs/run")
     parser.add_device()
     parser.add_stops(dry_run="check configuration and data, show the plan")

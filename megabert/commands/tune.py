@@ -23,14 +23,12 @@ from megabert.foundation.files import check_saved_file
 from megabert.foundation.text_tables import render_table
 from megabert.settings.command_line.parser import Parser, bounded, number, whole
 from megabert.settings.command_line.terminal import loading
-from megabert.settings.config.loading import load_run_config, shipped_names
+from megabert.settings.config.loading import load_run_config
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    text = f"whose model and lengths: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
-    parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
-    parser.add_config_files(under="the recipe")
+    parser.add_recipe("whose model and lengths")
     parser.add_argument("--save", type=Path, required=True)
     parser.add_argument("--minutes", type=bounded(number, above=0, most=1440), default=10.0)
     parser.add_argument("--tokens", type=bounded(whole, least=16, most=1 << 20), default=32_768)

@@ -23,20 +23,13 @@ Both checks run once, when the engine is built.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from megabert.optim import Fragment
-
-
-class Work(Protocol):
-    """A collective that is under way."""
-
-    def wait(self) -> object:
-        """Hold back all later work until it is done: on a GPU the stream waits, not the host."""
 
 
 class Bucket:
@@ -112,11 +105,11 @@ class Bucket:
             for name, parameter in self.parameters.items()
         }
 
-    def reduce(self, gradients: Tensor, total: Tensor) -> Work:
+    def reduce(self, gradients: Tensor, total: Tensor) -> dist.Work:
         """Sum buffers over ranks, this rank's partition of them into ``total``, in a thread (gloo) or stream (NCCL)."""
         return dist.reduce_scatter_tensor(total, gradients, async_op=True)  # type: ignore[no-any-return]
 
-    def gather(self) -> Work:
+    def gather(self) -> dist.Work:
         """Fill ``weights`` with the partitions of all ranks, likewise."""
         return dist.all_gather_into_tensor(self.weights, self.partition, async_op=True)  # type: ignore[no-any-return]
 

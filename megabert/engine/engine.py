@@ -10,7 +10,7 @@ them, nobody in this code does.
         ZeroStage.after_forward
     Engine.backward(loss, is_last=...)        for each micro-batch
         ZeroStage.backward
-          * _WeightSum.add_product            stages 1 and 2: a dense layer adds its weight's gradient to the sum
+          * GradientReduction._add_product    stages 1 and 2: a dense layer adds its weight's gradient to the sum
           * GradientReduction._take           stages 1 and 2: any other gradient is added
                 GradientReduction._send           and a bucket that is complete is sent (stage 1: is_last only)
           * DeepSpeedEngine._backward_prologue    stage 3: DeepSpeed's own reduction begins

@@ -18,13 +18,14 @@ bytes of stage 1, and needs the memory of a few buckets instead of all of them.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.engine.buckets import Bucket, Work
+from megabert.engine.buckets import Bucket
 from megabert.ops.dense import add_product_, sum_products_in
 from megabert.settings.config.deepspeed import IN_FLIGHT
 
@@ -82,27 +83,32 @@ class GradientReduction(ABC):
         """Start the reduction of a bucket; gloo and NCCL have threads and streams of their own for it."""
 
     def _take_gradients_of(self, parameter: nn.Parameter, index: int, name: str) -> None:
-        """Install the hooks of a parameter: ``_take``, and ``_WeightSum.add_product`` for a dense layer's weight."""
+        """Install the hooks of a parameter: ``_take``, and ``_add_product`` for a dense layer's weight."""
         # The node that accumulates a gradient runs after all uses of the parameter, also if all of them have added
         # products, so that there is nothing to accumulate. A parameter keeps it alive only as long as a graph.
         view: Any = parameter.view_as(parameter)
         accumulation = view.grad_fn.next_functions[0][0]
         self._accumulations.append(accumulation)
         accumulation.register_hook(lambda *_: self._take(parameter, index, name))
-        sum_products_in(parameter, _WeightSum(self, index, name))
+        sum_products_in(parameter, partial(self._add_product, index, name))
 
     def _take(self, parameter: nn.Parameter, index: int, name: str) -> None:
         """Add an accumulated gradient to its sum, and send the buckets that it completes: autograd calls it."""
         gradient, parameter.grad = parameter.grad, None
         if gradient is not None:
-            view, is_first = self.place_of(index, name)
+            view, is_first = self._place_of(index, name)
             view.copy_(gradient) if is_first else view.add_(gradient)
         self._missing[index] -= 1
         if self._is_sending:
             while self._next >= 0 and self._missing[self._next] == 0:
                 self._send_next()
 
-    def place_of(self, index: int, name: str) -> tuple[Tensor, bool]:
+    def _add_product(self, index: int, name: str, left_OT: Tensor, right_TI: Tensor) -> None:
+        """Add a product to a weight's sum, or begin with it."""
+        view_OI, is_first = self._place_of(index, name)
+        add_product_(view_OI, left_OT, right_TI, is_first=is_first)
+
+    def _place_of(self, index: int, name: str) -> tuple[Tensor, bool]:
         """Return the sum that a gradient is added to, and whether it is the first one, which overwrites the sum.
 
         The buffer holds sums of an earlier step, since nothing is cleared in between.
@@ -130,20 +136,6 @@ class GradientReduction(ABC):
             fresh.clear()
 
 
-@dataclass(frozen=True, eq=False)
-class _WeightSum:
-    """The sum of one weight's gradients, which a dense layer adds to in its backward pass."""
-
-    reduction: GradientReduction
-    index: int
-    name: str
-
-    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
-        """Add a product to the sum, or begin with it."""
-        view_OI, is_first = self.reduction.place_of(self.index, self.name)
-        add_product_(view_OI, left_OT, right_TI, is_first=is_first)
-
-
 class StepReduction(GradientReduction):
     """Stage 1: local gradients are added up over micro-steps, and sent once, in the last backward pass or after it."""
 
@@ -151,7 +143,7 @@ class StepReduction(GradientReduction):
         """Allocate a buffer for each bucket."""
         self._buffers = [bucket.local_buffer() for bucket in buckets]
         self._views = [bucket.views(buffer) for bucket, buffer in zip(buckets, self._buffers, strict=True)]
-        self._works: list[Work] = []
+        self._works: list[dist.Work] = []
         super().__init__(buckets, overlaps=overlaps)
 
     def begin_backward(self, *, is_last: bool) -> None:
@@ -196,7 +188,7 @@ class MicroStepReduction(GradientReduction):
     def __init__(self, buckets: Sequence[Bucket], *, overlaps: bool) -> None:
         """Allocate nothing yet."""
         self._filling: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
-        self._under_way: deque[tuple[Work, Tensor, Tensor, Tensor]] = deque()
+        self._under_way: deque[tuple[dist.Work, Tensor, Tensor, Tensor]] = deque()
         self._has_sum = [False] * len(buckets)
         super().__init__(buckets, overlaps=overlaps)
         self._is_sending = True

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.engine.buckets import Bucket, Work
+from megabert.engine.buckets import Bucket
 from megabert.engine.gradient_reduction import GradientReduction
 from megabert.ops.fp8 import reset_casts
 from megabert.ops.sums_of_squares import sums_of_squares
@@ -236,7 +236,7 @@ class WeightGathering(UpdateSink):
     def __init__(self, model: nn.Module, buckets: Sequence[Bucket]) -> None:
         """Put a hook on every layer."""
         self._buckets = {id(bucket.master): bucket for bucket in buckets}
-        self._under_way: dict[int, Work] = {}  # by id of the bucket's master
+        self._under_way: dict[int, dist.Work] = {}  # by id of the bucket's master
         bucket_of = {id(p): id(bucket.master) for bucket in buckets for p in bucket.parameters.values()}
         in_layers: set[int] = set()
         for layer in _layers(model):

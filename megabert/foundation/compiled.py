@@ -68,9 +68,8 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return numba.njit(nogil=True, inline="always")(function)
 
 
-def usable_in_loops(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let compiled loops call a Python function, which itself stays as it is and may be called with numpy arrays."""
-    return register_jitable(function)
+usable_in_loops = register_jitable
+"""Lets compiled loops call a Python function, which itself stays as it is and may be called with numpy arrays."""
 
 
 def _import_without_blas() -> None:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.foundation.errors import DataError, MegabertError
-from megabert.foundation.files import open_to_read, read_small
+from megabert.foundation.files import atomic_write, open_to_read, read_small
 
 
 @contextmanager
@@ -140,6 +140,11 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
                 raise DataError(f"{where}: has {MOST_CHARACTERS:,} characters or more. Cut the text into documents.")
             if line.strip():
                 yield number, parse_json(line, cls, where=where, remedy=remedy)
+
+
+def write_json(path: Path, value: Any, *, indent: int = 2, **options: Any) -> None:
+    """Write plain values as indented JSON, whole or not at all."""
+    atomic_write(path, json.dumps(value, indent=indent, **options) + "\n")
 
 
 def dumped(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Tables for a terminal or a log; the one home of `tabulate`."""
+"""Tables and durations for a terminal or a log; the one home of `tabulate`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -22,3 +22,11 @@ def render_table(rows: Iterable[Sequence[object]], *, headers: Sequence[str] = (
     # Without disable_numparse "1.50" would become 1.5.
     table = tabulate(texts, tablefmt="plain", colalign=sides, disable_numparse=True, preserve_whitespace=True)
     return "\n".join(line.rstrip() for line in table.splitlines())
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its largest unit of which there are at least two; below a second with two digits."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{round(seconds, 3):.2g} s"

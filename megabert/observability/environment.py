@@ -2,10 +2,10 @@
 
 import os
 import platform
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from megabert.settings.config.extensions import installed_version
 
 PACKAGES = (
     *("megabert", "torch", "deepspeed", "numpy", "pyarrow"),
@@ -15,11 +15,7 @@ PACKAGES = (
 
 def package_versions() -> dict[str, str]:
     """Return the versions of those packages that matter and are installed."""
-    versions = {}
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
+    return {name: version for name in PACKAGES if (version := installed_version(name))}
 
 
 def describe_environment() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import IO, Any, Self
 from tqdm import tqdm
 
 from megabert.foundation.files import open_to_append
+from megabert.foundation.text_tables import span
 from megabert.settings.command_line.terminal import printable, unfiltered
 from megabert.settings.config.run import RunConfig
 
@@ -228,14 +229,6 @@ def seconds_left(config: RunConfig, index: int, phase_step: int, sequences_per_s
     for phase in config.phases[index + 1 :]:
         left += phase.num_instances / sequences_per_s * phase.max_seq_length / present.max_seq_length
     return left
-
-
-def span(seconds: float) -> str:
-    """Return a duration in its largest unit of which there are at least two."""
-    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def pace(per_s: float) -> str:

@@ -117,6 +117,7 @@ SETTINGS = {
     "gated_gelu": "bias_gelu",
     "dropout": None,
     "dropout_keys": None,
+    "embedding": None,
     "fp8_casts": None,
 }
 """For each op the setting below ``ops`` that chooses its backend, if that is not its name; None: always ``auto``."""
@@ -157,6 +158,8 @@ def describe_choices(
         op = ATTENTION_OPS[model.attention_kind] if setting == "attention" else setting
         if name == "auto":
             name = next(name for name in usable_backends(op, device) if name != "varlen" or fits_varlen)
+        elif (op, name) == ("lamb", "apex"):  # an optimizer of its own, not a backend of the op
+            refuse_apex_lamb(apex_obstacle(device, extension=APEX_LAMB))
         else:
             choose(op, name, device)
         chosen.setdefault(name, []).append(setting)
@@ -176,12 +179,6 @@ def triton_obstacle(device: str) -> str | None:
     if device == "cuda":
         return _compiler_obstacle()
     return "Triton kernels need a CUDA GPU (or TRITON_INTERPRET=1, slow, to debug them)"
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether kernels can be compiled here for a GPU; else torch's own operations run."""
-    return triton_obstacle("cuda") is None
 
 
 def _compiler_obstacle() -> str | None:
@@ -239,6 +236,16 @@ def apex_obstacle(device: str, *, extension: str = APEX_LAYER_NORM) -> str | Non
     return None if device == "cuda" else "NVIDIA Apex needs a CUDA GPU"
 
 
+def refuse_apex_lamb(obstacle: str | None) -> None:
+    """Refuse ``ops.lamb=apex`` if something is in its way.
+
+    Raises:
+        KernelError: There is an obstacle.
+    """
+    if obstacle is not None:
+        raise KernelError(f"ops.lamb=apex cannot run: {obstacle}. Choose ops.lamb=auto, triton or torch.")
+
+
 def apex_status() -> str:
     """Return one line on whether NVIDIA Apex is installed, for ``megabert doctor``."""
     if importlib.util.find_spec("apex") is None:
@@ -279,6 +286,9 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "lamb": _table(triton="lamb.triton:TRITON_PASSES", torch="lamb.reference:TORCH_PASSES"),
     "dropout": _table(triton="triton_support.dropout_kernels:dropped_triton", torch="dropout:dropped_torch"),
     "dropout_keys": _table(triton="triton_support.dropout_kernels:row_keys_triton", torch="dropout:row_keys_torch"),
+    "embedding": _table(
+        triton="triton_support.table_gradients:table_gradient_triton", torch="dense:table_gradient_torch"
+    ),
     "fp8_casts": _table(triton="triton_support.row_casts:cast_rows_triton", torch="fp8:cast_rows_torch"),
 }
 """The backends of each op, best first."""

@@ -23,32 +23,30 @@ to 3,072 tokens does not look at ``torch.use_deterministic_algorithms``, has a r
 
 # T tokens, I inputs, O outputs, R rows of the table, E embedding width
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.backend import has_triton
-from megabert.ops.fp8 import GRADIENT, Cast, cast_weight, fetch, row_product
+from megabert.ops.backend import choose
+from megabert.ops.fp8 import Cast, cast_weight, fetch, row_product
 
 FEW_ROWS = 16
 """Rows of a table up to which its gradient is a product, which reads the tokens' gradients once."""
 
 
-class ProductSum(Protocol):
-    """Adds up the gradient of one weight."""
-
-    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
-        """Add the product of two matrices, or begin with it."""
+AddProduct = Callable[[Tensor, Tensor], None]
+"""Adds the product of two matrices to the sum of one weight's gradients, or begins with it."""
 
 
-def sum_products_in(weight_OI: Tensor, gradient_sum: ProductSum) -> None:
+def sum_products_in(weight_OI: Tensor, gradient_sum: AddProduct) -> None:
     """Let ``dense`` add a weight's gradients to a sum from now on, instead of returning them to autograd."""
     weight_OI.gradient_sum = gradient_sum  # type: ignore[attr-defined]
 
 
-def gradient_sum_of(weight: Tensor) -> ProductSum | None:
+def gradient_sum_of(weight: Tensor) -> AddProduct | None:
     """Return the sum that a weight's gradients are to be added to, None if autograd is to have them."""
     return getattr(weight, "gradient_sum", None) if weight.requires_grad else None
 
@@ -76,7 +74,7 @@ class _Dense(torch.autograd.Function):
         x_TI: Tensor,
         weight_OI: Tensor,
         bias_O: Tensor | None,
-        gradient_sum: ProductSum | None,
+        gradient_sum: AddProduct | None,
         in_fp8: bool,
         cast: Cast | None,
     ) -> Tensor:
@@ -93,13 +91,13 @@ class _Dense(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad_OI = grad_TI = None
         if ctx.gradient_sum is not None:
-            ctx.gradient_sum.add_product(grad_TO.t(), x_TI)
+            ctx.gradient_sum(grad_TO.t(), x_TI)
         elif needs_weight:
             grad_OI = grad_TO.t() @ x_TI
         cast = fetch(ctx, grad_TO)
         if needs_x and ctx.takes_cast:
             turned = cast_weight(weight_OI, ctx.kept, transposed=True)
-            grad_TI = row_product(grad_TO, weight_OI.t(), dtype=GRADIENT, left_cast=cast, right_cast=turned)
+            grad_TI = row_product(grad_TO, weight_OI.t(), left_cast=cast, right_cast=turned)
         elif needs_x:
             grad_TI = grad_TO @ weight_OI
         return grad_TI, grad_OI, grad_TO.sum(0) if needs_bias else None, None, None, None
@@ -139,7 +137,7 @@ def embedding(ids_T: Tensor, table_RE: Tensor) -> Tensor:
 
 class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids_T: Tensor, table_RE: Tensor, gradient_sum: ProductSum | None) -> Tensor:
+    def forward(ctx: Any, ids_T: Tensor, table_RE: Tensor, gradient_sum: AddProduct | None) -> Tensor:
         ctx.save_for_backward(ids_T)
         ctx.rows, ctx.gradient_sum = len(table_RE), gradient_sum
         return functional.embedding(ids_T, table_RE)
@@ -153,11 +151,11 @@ class _Embedding(torch.autograd.Function):
         one_hot_RT = (row_R1 == ids_T).to(grad_TE.dtype)
         if ctx.gradient_sum is None:
             return None, one_hot_RT @ grad_TE, None
-        ctx.gradient_sum.add_product(one_hot_RT, grad_TE)
+        ctx.gradient_sum(one_hot_RT, grad_TE)
         return None, None, None
 
 
-def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int) -> Tensor:
+def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int, *, backend: str = "auto") -> Tensor:
     """Return, for each row of a table, the sum of the gradients of the tokens that took it, of shape (R, E).
 
     Sums are taken in float32 (float64 of float64) in the order of the tokens, on any device, and rounded once.
@@ -166,13 +164,16 @@ def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int) -> Tensor:
         grad_TE: Gradients of the looked-up rows.
         ids_T: The row of each token, int64 or int32, each below ``rows``.
         rows: Rows of the table.
+        backend: ``auto``, ``triton`` or ``torch``.
     """
     sorted_T, order_T = torch.sort(ids_T.long(), stable=True)
     first_R = torch.searchsorted(sorted_T, torch.arange(rows + 1, device=ids_T.device))
-    if grad_TE.device.type == "cuda" and has_triton():
-        from megabert.ops.triton_support.table_gradients import table_gradient_triton
+    run = choose("embedding", backend, grad_TE.device.type)
+    return run(grad_TE, order_T, first_R)  # type: ignore[no-any-return]
 
-        return table_gradient_triton(grad_TE, order_T, first_R)
+
+def table_gradient_torch(grad_TE: Tensor, order_T: Tensor, first_R: Tensor) -> Tensor:
+    """Return the sums of `table_gradient`, given the tokens sorted by their row and where each row's begin."""
     wide_TE = grad_TE if grad_TE.dtype == torch.float64 else grad_TE.float()
     sums_RE = torch.segment_reduce(wide_TE[order_T], "sum", offsets=first_R, axis=0, initial=0)
     return sums_RE.to(grad_TE.dtype)

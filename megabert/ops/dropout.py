@@ -89,12 +89,12 @@ class DropoutRate:
     """How often elements are dropped."""
 
     probability: float
-    """Probability of dropping an element, before it is rounded to a multiple of 2**-16."""
+    """Probability of dropping an element, below 1, before it is rounded to a multiple of 2**-16."""
 
     @property
     def level(self) -> int:
-        """The probability in units of 2**-16."""
-        return round(self.probability * 2**16)
+        """The probability in units of 2**-16, of which there are at most 2**16 - 1: some elements survive."""
+        return min(round(self.probability * 2**16), 2**16 - 1)
 
     @property
     def threshold(self) -> int:

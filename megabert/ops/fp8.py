@@ -47,15 +47,15 @@ CAPABILITY = (8, 9)
 """Compute capability from which on a GPU multiplies in 8 bits."""
 MULTIPLE = 16
 """``_scaled_mm`` takes sizes that are multiples of this; tokens are padded to one, widths have to be one."""
-FORWARD = GRADIENT = torch.float8_e4m3fn
-"""Types of activations and weights, and of gradients. With a scale per row, e5m2's larger range is of no use."""
+TYPE = torch.float8_e4m3fn
+"""The type of activations, weights and gradients. With a scale per row, e5m2's larger range is of no use."""
 MANTISSA = 2**23 - 1
 """The bits of a float32 below its exponent."""
 Cast = tuple[Tensor, Tensor]
 """Rows in an 8-bit type, perhaps followed by rows of any content up to ``MULTIPLE``, and the scale of each."""
 
 
-def scales_of(rows_RK: Tensor, dtype: torch.dtype) -> Tensor:
+def scales_of(rows_RK: Tensor) -> Tensor:
     """Return the scale of each row, a power of two, float32 of shape (R, 1); values are divided by it.
 
     Args:
@@ -63,15 +63,15 @@ def scales_of(rows_RK: Tensor, dtype: torch.dtype) -> Tensor:
         dtype: An 8-bit type.
     """
     largest_R1 = rows_RK.abs().amax(1, keepdim=True).float()
-    quotient_R1 = (largest_R1 / torch.finfo(dtype).max).clamp(min=torch.finfo(torch.float32).tiny)
+    quotient_R1 = (largest_R1 / torch.finfo(TYPE).max).clamp(min=torch.finfo(torch.float32).tiny)
     # The next power of two is a float32 whose mantissa is 0. All operations are exact, so every device agrees.
     return ((quotient_R1.view(torch.int32) + MANTISSA) & ~MANTISSA).view(torch.float32)
 
 
-def cast_rows(rows_RK: Tensor, dtype: torch.dtype) -> Cast:
+def cast_rows(rows_RK: Tensor) -> Cast:
     """Return rows in an 8-bit type, contiguous, and their scales, float32 of shape (R, 1)."""
-    scales_R1 = scales_of(rows_RK, dtype)
-    return (rows_RK / scales_R1.to(rows_RK.dtype)).to(dtype).contiguous(), scales_R1
+    scales_R1 = scales_of(rows_RK)
+    return (rows_RK / scales_R1.to(rows_RK.dtype)).to(TYPE).contiguous(), scales_R1
 
 
 def row_product(
@@ -79,7 +79,6 @@ def row_product(
     right_OK: Tensor,
     bias_O: Tensor | None = None,
     *,
-    dtype: torch.dtype = FORWARD,
     left_cast: Cast | None = None,
     right_cast: Cast | None = None,
 ) -> Tensor:
@@ -93,8 +92,8 @@ def row_product(
         left_cast: The left factor's cast, if there is one already.
         right_cast: The right factor's.
     """
-    left_cast = left_cast or cast_factor(left_TK, dtype)
-    right_cast = right_cast or cast_factor(right_OK, FORWARD)
+    left_cast = left_cast or cast_factor(left_TK)
+    right_cast = right_cast or cast_factor(right_OK)
     multiply = _on_gpu if _is_on_gpu(left_TK) else _on_cpu
     return multiply(left_cast, right_cast, bias_O, left_TK.dtype)[: len(left_TK)]
 
@@ -118,7 +117,7 @@ def _on_gpu(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) 
 def _adds_bias(device: torch.device) -> bool:
     """Whether products by rows take a bias: the library that has them depends on the card and on CUDA."""
     ones = torch.ones(MULTIPLE, MULTIPLE, dtype=torch.bfloat16, device=device)
-    cast = cast_rows(ones, FORWARD)
+    cast = cast_rows(ones)
     try:
         _scaled_product(cast, cast, ones[0], torch.bfloat16)
     except RuntimeError:
@@ -139,16 +138,16 @@ def _scaled_product(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch
     )
 
 
-def cast_factor(rows_RK: Tensor, dtype: torch.dtype = FORWARD) -> Cast:
+def cast_factor(rows_RK: Tensor) -> Cast:
     """Return the cast of a product's factor."""
     if not _is_on_gpu(rows_RK):
-        return cast_rows(rows_RK, dtype)
-    return choose("fp8_casts", "auto", "cuda")(rows_RK, dtype)
+        return cast_rows(rows_RK)
+    return choose("fp8_casts", "auto", "cuda")(rows_RK)
 
 
-def cast_rows_torch(rows_RK: Tensor, dtype: torch.dtype) -> Cast:
+def cast_rows_torch(rows_RK: Tensor) -> Cast:
     """Return `cast_rows`, with rows of zeros up to the multiple that products ask for."""
-    return cast_rows(functional.pad(rows_RK, (0, 0, 0, -len(rows_RK) % MULTIPLE)), dtype)
+    return cast_rows(functional.pad(rows_RK, (0, 0, 0, -len(rows_RK) % MULTIPLE)))
 
 
 def reset_casts(weight: Tensor) -> None:
@@ -184,13 +183,13 @@ def fetch(node: Any, gradient: Tensor | None = None) -> Cast | None:
     return cast if of is gradient else None
 
 
-def row_product_reference(left_TK: Tensor, right_OK: Tensor, *, dtype: torch.dtype = FORWARD) -> Tensor:
+def row_product_reference(left_TK: Tensor, right_OK: Tensor) -> Tensor:
     """Return left right^T by the definition, in float64: each value to the nearest that the 8-bit type has."""
-    return _rounded(left_TK.double(), dtype) @ _rounded(right_OK.double(), FORWARD).t()
+    return _rounded(left_TK.double()) @ _rounded(right_OK.double()).t()
 
 
-def _rounded(rows_RK: Tensor, dtype: torch.dtype) -> Tensor:
-    info = torch.finfo(dtype)
+def _rounded(rows_RK: Tensor) -> Tensor:
+    info = torch.finfo(TYPE)
     scales_R1 = torch.exp2(torch.ceil(torch.log2(rows_RK.abs().amax(1, keepdim=True) / info.max)))
     scales_R1 = torch.where(scales_R1 == 0, 1, scales_R1)
     scaled_RK = rows_RK / scales_R1

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from megabert.foundation.errors import ConfigError, KernelError
-from megabert.ops.backend import APEX_LAMB, apex_obstacle
+from megabert.foundation.errors import ConfigError
+from megabert.ops.backend import APEX_LAMB, apex_obstacle, refuse_apex_lamb
 from megabert.optim.base import BaseOptimizer, StepSettings
 from megabert.settings.config.run import OptimizerConfig
 
@@ -32,7 +32,7 @@ class ApexLamb(BaseOptimizer):
             KernelError: Apex cannot be imported, or was built without its kernels.
             ConfigError: Apex does not have this variant.
         """
-        _refuse(apex_obstacle("cuda", extension=APEX_LAMB))
+        refuse_apex_lamb(apex_obstacle("cuda", extension=APEX_LAMB))
         variant, weight_decay = config.lamb_variant, config.weight_decay
         if variant not in VARIANTS or (variant == "paper" and not weight_decay):
             raise ConfigError(
@@ -51,8 +51,8 @@ class ApexLamb(BaseOptimizer):
             KernelError: The parameters are sharded, or not on a GPU.
         """
         if self.ranks is not None:
-            _refuse("FusedLAMB takes norms of whole tensors, and ZeRO shards them; it serves --engine zero0")
-        _refuse(apex_obstacle(self.param_groups[0]["params"][0].device.type, extension=APEX_LAMB))
+            refuse_apex_lamb("FusedLAMB takes norms of whole tensors, and ZeRO shards them; it serves --engine zero0")
+        refuse_apex_lamb(apex_obstacle(self.param_groups[0]["params"][0].device.type, extension=APEX_LAMB))
         from apex.optimizers import FusedLAMB
 
         self._fused = FusedLAMB(
@@ -78,8 +78,3 @@ class ApexLamb(BaseOptimizer):
         for group in self.param_groups:
             group["lr"], group["step"] = settings.lr, settings.bias_step - 1  # Apex adds one
         self._fused.step()
-
-
-def _refuse(obstacle: str | None) -> None:
-    if obstacle is not None:
-        raise KernelError(f"ops.lamb=apex cannot run: {obstacle}. Choose ops.lamb=auto, triton or torch.")

@@ -7,8 +7,8 @@ the first line of progress comes after hours.
 import time
 from collections.abc import Sequence
 
+from megabert.foundation.text_tables import span
 from megabert.observability.flops import local_pairs, training_flops
-from megabert.observability.logs import span
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.folder import InstanceStatistics

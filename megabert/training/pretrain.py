@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megabert.checkpoints.loading import load_checkpoint
+from megabert.distributed import process_group
 from megabert.distributed.cpu_host import share_host
-from megabert.distributed.process_group import (
-    World,
-    distributed_world,
-    raise_everywhere,
-    run_on_all_ranks,
-    run_on_main_rank,
-)
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine, refuse_precision
 from megabert.engine.weight_average import WeightAverage
@@ -74,7 +68,7 @@ def pretrain(
     """
     callbacks = callbacks or Callbacks()
     limits = callbacks.extend(config.watchdog)
-    with distributed_world(device, watchdog_start_s=limits.start_up_s) as world:
+    with process_group.distributed_world(device, watchdog_start_s=limits.start_up_s) as world:
         log_to_stderr(world.rank)
         with RunLock(run_dir, world):
             status = RunStatus(run_dir, world, fork=config.fork)
@@ -94,7 +88,7 @@ def _run(
     config: RunConfig,
     run_dir: Path,
     initial: InitialWeights | None,
-    world: World,
+    world: process_group.World,
     status: RunStatus,
     watchdog: Watchdog,
     stop: StopSignals,
@@ -103,10 +97,12 @@ def _run(
     """Check everything, make the steps that the run has left, if any, and record how it ended."""
     # Each rank opens the shards itself: a node may lack the folder or see another one.
     refuse_precision(config.precision, world.device, config.model)
-    inputs = run_on_all_ranks(world, lambda: open_inputs(config, run_dir, device=world.device, initial=initial))
+    inputs = process_group.run_on_all_ranks(
+        world, lambda: open_inputs(config, run_dir, device=world.device, initial=initial)
+    )
     config = inputs.config
     _require_same_inputs(inputs, world)
-    start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
+    start = process_group.run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
     watchdog.owns_folder = True
     state = start.state
     if not state.is_done(config):
@@ -127,7 +123,7 @@ def _run(
             status.replaced(replaced)
             engine, state = _build_engine(inputs, start, initial, world)
             # From here on the folder belongs to this run, and an error is the run's own failure.
-            run_on_main_rank(world, lambda: _record_start(inputs, start, state, run_dir, world))
+            process_group.run_on_main_rank(world, lambda: _record_start(inputs, start, state, run_dir, world))
             keep_checked(checked, run_dir, world)
             status.open()
             status.running(step=state.step, phase=state.phase)
@@ -147,7 +143,7 @@ def _run(
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
-                run_on_main_rank(world, callbacks.require_sound)
+                process_group.run_on_main_rank(world, callbacks.require_sound)
             for sentence in replaced:  # again, since people read the end of the log
                 logger.warning("%s", sentence)
         is_done = state.is_done(config)
@@ -155,7 +151,7 @@ def _run(
     return is_done
 
 
-def _require_same_inputs(inputs: RunInputs, world: World) -> None:
+def _require_same_inputs(inputs: RunInputs, world: process_group.World) -> None:
     """Refuse ranks that see different shards or packages, or GPUs of different kinds: a node may have its own."""
     config = inputs.config
     for name, own, remedy in (
@@ -163,7 +159,7 @@ def _require_same_inputs(inputs: RunInputs, world: World) -> None:
         ("precision", config.precision, "Choose a precision that all GPUs have: --precision fp16"),
     ):
         if len(found := sorted({str(value) for value in world.gather(own)})) > 1:
-            raise_everywhere(world, ConfigError(f"{name}: nodes have {' and '.join(found)}. {remedy}."))
+            process_group.raise_everywhere(world, ConfigError(f"{name}: nodes have {' and '.join(found)}. {remedy}."))
     seen = world.gather(inputs.data_sha256)
     rank = next((rank for rank, own in enumerate(seen) if own != seen[0]), None)
     if rank is not None:
@@ -173,11 +169,11 @@ def _require_same_inputs(inputs: RunInputs, world: World) -> None:
             f"{place}: rank {rank} sees other shards there than rank 0 (SHA-256 {own} and {first}). Give every node "
             "the same copy."
         )
-        raise_everywhere(world, error)
+        process_group.raise_everywhere(world, error)
 
 
 def _build_engine(
-    inputs: RunInputs, start: RunStart, initial: InitialWeights | None, world: World
+    inputs: RunInputs, start: RunStart, initial: InitialWeights | None, world: process_group.World
 ) -> tuple[Engine, TrainerState]:
     """Build model, optimizer and engine and fill them; return the state with the size of the micro-batches."""
     config = inputs.config
@@ -190,7 +186,7 @@ def _build_engine(
     model = inputs.build_model()
     initialize(model, config.seed)
     if initial is not None and start.checkpoint is None:
-        run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
+        process_group.run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
     budgets = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
     # Groups of parameters: with weight decay, without (biases and LayerNorm), and the matrices of the layers for Muon.
     matrices = layer_matrices(model, per_head=config.optimizer.muon_heads)
@@ -206,7 +202,9 @@ def _build_engine(
     return engine, replace(start.state, budgets=budgets)
 
 
-def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: World) -> None:
+def _record_start(
+    inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: process_group.World
+) -> None:
     """Write the configuration of this start into the run folder, and log how it begins."""
     config, manifest = inputs.config, start.manifest
     record_run(run_dir, config, inputs.deepspeed)

@@ -1,6 +1,6 @@
 """The small problems through which ``kernel_mutants`` runs wrong kernels, in Triton's interpreter."""
 
-# T packed tokens, E embedding width, Q quantities, P programs, D columns
+# T packed tokens, Q quantities, P programs, D columns
 
 import ast
 import contextlib
@@ -19,7 +19,7 @@ from megabert.ops import fp8
 from megabert.ops.proof.problem import Op, Problem
 from megabert.ops.proof.problems import attention_problem
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare_one
-from megabert.ops.triton_support import column_sums, row_casts, table_gradients, tile_sizes
+from megabert.ops.triton_support import column_sums, row_casts, tile_sizes
 
 ATTENTION = ("attention", "rotary_attention", "disentangled_attention")
 GELU = ("bias_gelu", "gated_gelu")
@@ -45,7 +45,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     (GELU, {"dtype": torch.float16}, ONE),
     (GELU, {"dtype": torch.float16, "intermediate": 40}, ONE),
     (("lamb",), {"dtype": torch.float16}, {}),
-    (("layer_norm",), {"hidden": 200}, {}),
+    (("embedding", "layer_norm"), {"hidden": 200}, {}),
     (("layer_norm",), {"hidden": 200, "attention": "windowed"}, {}),
     (("layer_norm",), {"hidden": 256}, {}),
     (("fp8_casts",), {"hidden": 200, "dtype": torch.bfloat16}, ONE),
@@ -140,20 +140,6 @@ def trials_of_op(op: str) -> list[Trial]:
     return trials
 
 
-def table_problem(generator: torch.Generator) -> Problem:
-    """Return the gradient of a table of 9 rows, two of which no token took; ``embedding`` runs its kernel on a GPU."""
-    rows_T = torch.randint(0, 7, (100,), generator=generator)
-    first_R = torch.cat([rows_T.new_zeros(1), torch.bincount(rows_T, minlength=9).cumsum(0)])
-
-    def run(grad_TE: torch.Tensor, *, backend: str) -> dict[str, torch.Tensor]:
-        return {"sums": table_gradients.table_gradient_triton(grad_TE.detach(), rows_T.argsort(stable=True), first_R)}
-
-    def reference(grad_TE: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"sums": grad_TE.new_zeros(9, grad_TE.shape[1]).index_add(0, rows_T, grad_TE.detach())}
-
-    return Problem(run, reference, {"grad_TE": torch.randn(100, 200, generator=generator)})
-
-
 def partials_problem(generator: torch.Generator) -> Problem:
     """Return sums over more programs than a tile has, which the interpreter's assumed card never starts."""
 
@@ -173,11 +159,11 @@ def row_cast_problem(generator: torch.Generator) -> Problem:
     x_RK[7], x_RK[9, 3] = 0, torch.inf
 
     def run(x_RK: torch.Tensor, *, backend: str) -> dict[str, torch.Tensor]:
-        values, scales = row_casts.cast_rows_triton(x_RK.detach(), fp8.FORWARD)
+        values, scales = row_casts.cast_rows_triton(x_RK.detach())
         return {"values": values.view(torch.uint8), "scales": scales.view(torch.int32)}
 
     def reference(x_RK: torch.Tensor) -> dict[str, torch.Tensor]:
-        values, scales = fp8.cast_rows(x_RK.detach().float(), fp8.FORWARD)
+        values, scales = fp8.cast_rows(x_RK.detach().float())
         return {"values": values.view(torch.uint8), "scales": scales.view(torch.int32)}
 
     return Problem(run, reference, {"x_RK": x_RK}, {torch.float32: 0.0})
@@ -196,7 +182,6 @@ def rooms_problem(generator: torch.Generator) -> Problem:
 
 
 OTHERS = {
-    "embedding": ("sums", table_problem),
     "column_sums": ("sums", partials_problem),
     "row_cast": ("rows", row_cast_problem),
     "attention": ("rooms", rooms_problem),

@@ -1,6 +1,5 @@
 """Read and write model folders in Hugging Face form: config.json, weights, the tokenizer's files and a model card."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,19 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from megabert.downstream.export.config_json import (
-    ARCHITECTURES,
-    GENERATOR_FOLDER,
-    config_json,
-    read_config_json,
-    read_object,
-)
+from megabert.downstream.export import config_json as configs
 from megabert.downstream.export.model_card import ModelCard, render_card
 from megabert.downstream.export.model_folder import config_path
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.full_disk import library_error
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import read_json, write_json
 from megabert.models import convert
 from megabert.models.key_maps import DECODER, to_ours, to_theirs
 from megabert.settings.config.families import Objective
@@ -84,10 +77,10 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
         ConfigError: ``config.json`` is missing, or describes no family that is known here.
         CheckpointError: The weights are missing or damaged, or do not fit ``config.json``.
     """
-    config = read_config_json(folder)
+    config = configs.read_config_json(folder)
     weights = read_weights(folder)
-    has_generator = config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file()
-    generator = read_huggingface(folder / GENERATOR_FOLDER).state if has_generator else None
+    has_generator = config.generator_size is not None and (folder / configs.GENERATOR_FOLDER / "config.json").is_file()
+    generator = read_huggingface(folder / configs.GENERATOR_FOLDER).state if has_generator else None
     try:
         state, missing, unexpected = convert.from_huggingface(weights, config, objective=objective)
         if generator is not None:
@@ -110,7 +103,7 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
     if convert.UNREAD_POSITIONS in state:
         # In a table of positions that is longer than config.json says, nobody knows which rows count.
         rows = config.max_position_embeddings + len(state[convert.UNREAD_POSITIONS])
-        stated = read_object(config_path(folder)).get("max_position_embeddings", rows)
+        stated = configs.read_object(config_path(folder)).get("max_position_embeddings", rows)
         if rows != stated:
             raise _misfit(
                 folder, f"config.json says max_position_embeddings={stated}, the weights have {rows} positions"
@@ -153,7 +146,7 @@ def write_model_files(
     objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
     if "cls.seq_relationship.weight" in state:
         objective = config.traits.objectives[0]
-    head = task or TaskHead(ARCHITECTURES[config.family][objective], {}, {})
+    head = task or TaskHead(configs.ARCHITECTURES[config.family][objective], {}, {})
     encoder = convert.to_huggingface(_plain_floats(state), config, pad_id=special_ids.pad)
     weights = encoder | _plain_floats(head.weights)
     try:
@@ -161,8 +154,8 @@ def write_model_files(
     except SafetensorError as error:
         raise library_error(error) or error from error
     is_tied = DECODER not in state
-    content = config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
-    atomic_write(folder / "config.json", json.dumps(content | head.fields, indent=2) + "\n")
+    content = configs.config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
+    write_json(folder / "config.json", content | head.fields)
     # safetensors makes its file private: give it the permissions of config.json.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
     copy_tokenizer(tokenizer_dir, folder)
@@ -172,7 +165,7 @@ def write_model_files(
     text = render_card(card, config, architecture=head.architecture, parameters=parameters)
     atomic_write(folder / "README.md", text)
     if generator is not None:
-        inner, (state, config) = folder / GENERATOR_FOLDER, generator
+        inner, (state, config) = folder / configs.GENERATOR_FOLDER, generator
         inner.mkdir()
         # Forms such as vectors are the discriminator's, and so are its task and the lines that use them.
         card = replace(card, gives_vectors=False, usage=None, pipeline="fill-mask")
@@ -182,8 +175,8 @@ def write_model_files(
 def state_length(folder: Path, longest: int) -> None:
     """Let the tokenizers of a folder cut texts at the trained length: positions after it are noise."""
     for path in folder.rglob("tokenizer_config.json"):
-        content = {**read_object(path), "model_max_length": longest}
-        atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        content = {**configs.read_object(path), "model_max_length": longest}
+        write_json(path, content, ensure_ascii=False)
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

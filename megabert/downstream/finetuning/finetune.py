@@ -1,6 +1,5 @@
 """A fine-tuning from settings to scores: one engine, one seed after the other, and their mean (``results``)."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from megabert.distributed import process_group
 from megabert.distributed.cpu_host import share_host
-from megabert.distributed.process_group import (
-    World,
-    distributed_world,
-    raise_everywhere,
-    run_on_all_ranks,
-    run_on_main_rank,
-)
 from megabert.distributed.run_lock import RunLock
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning import results
@@ -28,8 +21,7 @@ from megabert.downstream.finetuning.trainer import NonFiniteOutputs, NonFiniteSt
 from megabert.engine.engine import build_engine, refuse_precision, resolve_precision
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.foundation.errors import CheckpointError, MegabertError
-from megabert.foundation.files import atomic_write
-from megabert.foundation.json_files import to_json
+from megabert.foundation.json_files import write_json
 from megabert.models.build import initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -58,20 +50,22 @@ def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: De
     Raises:
         ConfigError, DataError, CheckpointError: The message names place, value and remedy.
     """
-    with distributed_world(device) as world:
+    with process_group.distributed_world(device) as world:
         log_to_stderr(world.rank)
         engine_settings(config, world.device)  # refused before the folder is claimed
-        prepared = run_on_all_ranks(world, lambda: prepare(task, config))
+        prepared = process_group.run_on_all_ranks(world, lambda: prepare(task, config))
         with RunLock(output_dir, world):
-            run_on_main_rank(
+            process_group.run_on_main_rank(
                 world, lambda: results.claim_folder(output_dir / results.SETTINGS_NAME, finetune_settings(prepared))
             )
             seeds = range(config.seed, config.seed + config.seeds)
-            pending = run_on_main_rank(world, lambda: [seed for seed in seeds if not has_finished(output_dir, seed)])
+            pending = process_group.run_on_main_rank(
+                world, lambda: [seed for seed in seeds if not has_finished(output_dir, seed)]
+            )
             if pending:
                 with logging_to_file(output_dir, world.rank):
                     _train_seeds(prepared, pending, output_dir, world)
-            return run_on_main_rank(world, lambda: results.summarize(output_dir, task.name, seeds))
+            return process_group.run_on_main_rank(world, lambda: results.summarize(output_dir, task.name, seeds))
 
 
 def check_finetuning(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> Prepared:
@@ -105,8 +99,7 @@ def finetune_settings(prepared: Prepared) -> results.FinetuneSettings:
 
 def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:
     """Return the settings that a resumed fine-tuning may not change, as its folder records them."""
-    fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
-    return to_json(fixed)  # type: ignore[no-any-return]
+    return {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
 
 
 def has_finished(output_dir: Path, seed: int) -> bool:
@@ -134,14 +127,14 @@ class ReadyTrainer(NamedTuple):
     """A sentence for each op whose kernel is wrong here and was replaced."""
 
 
-def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
+def build_trainer(prepared: Prepared, world: process_group.World) -> ReadyTrainer:
     """Build model and engine; every rank calls it."""
     kind, config = prepared.kind, prepared.kind.config
     share_host(world)
     precision = resolve_precision(config.precision, world.device)
     lengths = [kind.max_seq_length]
     replaced = prove_ops(prepared.model, config.ops, world, lengths=lengths, precision=precision, has_lamb=False)
-    model, given, kept = run_on_all_ranks(world, lambda: build_task_model(prepared))
+    model, given, kept = process_group.run_on_all_ranks(world, lambda: build_task_model(prepared))
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     adamw = OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
     optimizer = build_optimizer(model.named_parameters(), adamw)
@@ -151,7 +144,7 @@ def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
     return ReadyTrainer(trainer, start, given, kept, replaced)
 
 
-def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:
+def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: process_group.World) -> None:
     """Build model and engine once, and train one seed after the other with them."""
     kind, config = prepared.kind, prepared.kind.config
     ready = build_trainer(prepared, world)
@@ -183,13 +176,13 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     for sentence in ready.replaced_ops:  # once more, where the end of the log is read
         logger.warning("%s", sentence)
     if diverged:
-        raise_everywhere(world, diverged[0])
+        process_group.raise_everywhere(world, diverged[0])
 
 
 def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path) -> None:
     """Train one seed, score every evaluation set with its best weights, and write predictions, model and result."""
     trainer, world = ready.trainer, ready.trainer.world
-    run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
+    process_group.run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
     training, best = trainer.run(seed, folder)
     # The first set was scored with these weights when they turned out best; the others are scored now.
     metrics: results.Metrics = {}
@@ -209,9 +202,9 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
         content |= {"learning_rate": prepared.kind.config.learning_rate, "replaced_ops": list(ready.replaced_ops)}
-        atomic_write(folder / results.RESULT_NAME, json.dumps(content, indent=2) + "\n")
+        write_json(folder / results.RESULT_NAME, content)
 
-    run_on_main_rank(world, write)
+    process_group.run_on_main_rank(world, write)
 
 
 def build_task_model(prepared: Prepared) -> tuple[TaskModel, set[str], dict[str, Tensor]]:

@@ -5,7 +5,6 @@ says that the seed has finished. ``results.json`` and ``results.md`` are the sum
 people read points, 100 times that.
 """
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -17,7 +16,7 @@ from pydantic import FiniteFloat
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.files import atomic_write
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import read_json, write_json
 from megabert.foundation.text_tables import render_table
 from megabert.settings.command_line.arguments import checks_arguments
 from megabert.settings.config.loading import differences
@@ -208,7 +207,7 @@ def claim_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> No
     """Record the settings of a folder, unless they are recorded; see `check_folder`."""
     settings = check_folder(path, mine, grows=grows)
     if not path.is_file() or settings != read_settings(path, type(mine)):
-        atomic_write(path, json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n")
+        write_json(path, asdict(settings), ensure_ascii=False)
 
 
 def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:
@@ -218,7 +217,7 @@ def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary
         CheckpointError: A seed's result is damaged.
     """
     summary = summarize_seeds(task_name, {seed: seed_folder(output_dir, seed) for seed in seeds})
-    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(summary), indent=2) + "\n")
+    write_json(output_dir / SUMMARY_NAME, asdict(summary))
     atomic_write(output_dir / TABLE_NAME, f"# {task_name}\n\n```\n{render_summary(summary)}\n```\n")
     return summary
 

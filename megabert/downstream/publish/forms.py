@@ -3,7 +3,6 @@
 sentence-transformers builds a model around an exported encoder by the files that are written here.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +24,7 @@ from megabert.downstream.export.vector_form import (
     read_vector_form,
 )
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.files import atomic_write
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import read_json, write_json
 from megabert.settings.config.model import ModelConfig
 
 VectorKind = Literal["mean", "cls", "colbert"]
@@ -151,11 +149,11 @@ def _write_modules(folder: Path, modules: Sequence[_Module], transformer: Any, p
         rows.append({"idx": index, "name": str(index), "path": path, "type": module.type})
         if index:
             (folder / path).mkdir()
-            _write(folder / path / "config.json", module.config)
+            write_json(folder / path / "config.json", module.config)
         if module.weights:
             save_file(dict(module.weights), folder / path / "model.safetensors", metadata={"format": "pt"})
     for name, content in ((MODULES_FILE, rows), (TRANSFORMER_FILE, transformer), (PROMPTS_FILE, prompts)):
-        _write(folder / name, content)
+        write_json(folder / name, content)
 
 
 def _new_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int) -> None:
@@ -197,7 +195,3 @@ def _keep_modules(source: Path, folder: Path, form: VectorForm, *, positions: in
 def _read(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file; a file that is not there is empty, as sentence-transformers has it."""
     return read_json(path, dict[str, Any], remedy="Fetch the folder again.") if path.is_file() else {}
-
-
-def _write(path: Path, content: Any) -> None:
-    atomic_write(path, json.dumps(content, indent=2) + "\n")

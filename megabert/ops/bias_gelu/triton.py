@@ -10,18 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops import fp8
+from megabert.ops.triton_support import tile_sizes
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.device_functions import row_tile
 from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
-from megabert.ops.triton_support.row_casts import LIMIT, room_for_cast, store_row_cast
-from megabert.ops.triton_support.tile_sizes import (
-    BIAS_GELU_PROGRAMS,
-    BIAS_GELU_ROW_PROGRAMS,
-    bias_gelu_tiles,
-    multiprocessors_of,
-    split_rows,
-)
+from megabert.ops.triton_support.row_casts import room_for_cast, store_row_cast
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -45,7 +39,7 @@ def bias_gelu_forward(
     y = (h * gate).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + offsets, y, mask=mask)
     if values_ptr is not None:
-        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
+        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask)
 
 
 @triton.jit(do_not_specialize=["tokens", "rows_each"])
@@ -82,7 +76,7 @@ def bias_gelu_backward(
         dx = dh.to(dx_ptr.dtype.element_ty)
         tl.store(dx_ptr + offsets, dx, mask=mask)
         if values_ptr is not None:
-            store_row_cast(dx.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
+            store_row_cast(dx.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask)
     tl.store(partials_ptr + program * width + cols, tl.sum(dbias, axis=0), mask=cols < width)
 
 
@@ -102,7 +96,7 @@ class _BiasGelu(torch.autograd.Function):
         y_TF = torch.empty_like(x_TF)
         cast = room_for_cast(y_TF) if product else None
         tensors = (x_TF, bias_F, *(cast or (None, None)), y_TF)
-        tiles = bias_gelu_tiles(x_TF.shape[1], has_cast=bool(cast))
+        tiles = tile_sizes.bias_gelu_tiles(x_TF.shape[1], has_cast=bool(cast))
         tiles.launch_over(bias_gelu_forward, tensors, APPROXIMATE=approximate)
         if cast:
             fp8.leave(ctx, cast)
@@ -113,12 +107,12 @@ class _BiasGelu(torch.autograd.Function):
         x_TF, bias_F = ctx.saved_tensors
         tokens, width = x_TF.shape
         dx_TF = torch.empty_like(x_TF)
-        cast = room_for_cast(dx_TF, fp8.GRADIENT) if ctx.product else None
-        tiles = bias_gelu_tiles(width, has_cast=bool(cast))
+        cast = room_for_cast(dx_TF) if ctx.product else None
+        tiles = tile_sizes.bias_gelu_tiles(width, has_cast=bool(cast))
         columns = triton.cdiv(width, tiles.columns)
-        on_each = BIAS_GELU_ROW_PROGRAMS if cast else BIAS_GELU_PROGRAMS
-        most = max(1, on_each * multiprocessors_of(x_TF.device) // columns)
-        programs, rows_each = split_rows(tokens, tiles.rows, most)
+        on_each = tile_sizes.BIAS_GELU_ROW_PROGRAMS if cast else tile_sizes.BIAS_GELU_PROGRAMS
+        most = max(1, on_each * tile_sizes.multiprocessors_of(x_TF.device) // columns)
+        programs, rows_each = tile_sizes.split_rows(tokens, tiles.rows, most)
         partials_1PF = torch.empty(1, programs, width, dtype=torch.float32, device=x_TF.device)
         if programs:
             tensors = (grad_TF.contiguous(), x_TF, bias_F, dx_TF, *(cast or (None, None)), partials_1PF)

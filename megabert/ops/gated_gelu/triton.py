@@ -17,7 +17,7 @@ from megabert.ops import fp8
 from megabert.ops.triton_support.device_functions import row_tile
 from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
-from megabert.ops.triton_support.row_casts import LIMIT, room_for_cast, row_scales, store_row_cast
+from megabert.ops.triton_support.row_casts import room_for_cast, row_scales, store_row_cast
 from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles
 
 
@@ -42,7 +42,7 @@ def gated_gelu_forward(
     y = (a * gate * b).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + outputs, y, mask=mask)
     if values_ptr is not None:
-        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, outputs, mask, LIMIT)
+        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, outputs, mask)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -72,7 +72,7 @@ def gated_gelu_backward(
     if values_ptr is not None:
         first, second = da.to(tl.float32), db.to(tl.float32)
         largest = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=1)
-        scales, inverse = row_scales(largest, LIMIT)
+        scales, inverse = row_scales(largest)
         tl.store(scales_ptr + row, scales, mask=row < tokens)
         tl.store(values_ptr + inputs, (first * inverse[:, None]).to(values_ptr.dtype.element_ty), mask=mask)
         tl.store(values_ptr + inputs + width, (second * inverse[:, None]).to(values_ptr.dtype.element_ty), mask=mask)
@@ -103,7 +103,7 @@ class _GatedGelu(torch.autograd.Function):
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, None]:
         (x_TC,) = ctx.saved_tensors
         dx_TC = torch.empty_like(x_TC)
-        cast = room_for_cast(dx_TC, fp8.GRADIENT) if ctx.product else None
+        cast = room_for_cast(dx_TC) if ctx.product else None
         tensors = (x_TC, dx_TC, *(cast or (None, None)), grad_TF.contiguous())
         tiles = bias_gelu_tiles(grad_TF.shape[1], has_cast=bool(cast))
         tiles.launch_over(gated_gelu_backward, tensors, APPROXIMATE=ctx.approximate)

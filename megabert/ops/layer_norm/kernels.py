@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from megabert.ops.triton_support.device_functions import is_kept
-from megabert.ops.triton_support.row_casts import LIMIT, store_row_cast
+from megabert.ops.triton_support.row_casts import store_row_cast
 
 
 @triton.jit
@@ -107,7 +107,7 @@ def layer_norm_forward(
     y = out.to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + offsets, y, mask=mask)
     if values_ptr is not None:
-        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
+        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask)
     tl.store(mean_ptr + row, mean, mask=row < tokens)
     tl.store(rstd_ptr + row, rstd, mask=row < tokens)
 
@@ -196,7 +196,7 @@ def layer_norm_backward(
         tl.store(dx_ptr + offsets, dx, mask=mask)
         if values_ptr is not None:
             x = dx.to(tl.float32) if IS_EXACT else tl.where(mask, dx.to(tl.float32), 0.0)
-            store_row_cast(x, values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
+            store_row_cast(x, values_ptr, scales_ptr, row, tokens, offsets, mask)
 
     # One row of partial sums for each quantity; ``column_sums`` adds up the programs.
     programs = tl.num_programs(0)

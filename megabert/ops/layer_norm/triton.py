@@ -79,7 +79,7 @@ class _LayerNorm(torch.autograd.Function):
         has_residual = ctx.residual_dtype is not None
         is_shared = has_residual and dropout is None and ctx.residual_dtype == ctx.x_dtype
         dresidual_TD = torch.empty_like(x_TD, dtype=ctx.residual_dtype) if has_residual and not is_shared else None
-        cast = room_for_cast(dx_TD, fp8.GRADIENT) if ctx.product else None
+        cast = room_for_cast(dx_TD) if ctx.product else None
         programs, rows_each = split_rows(tokens, tiles.rows, LAYER_NORM_PROGRAMS * multiprocessors_of(x_TD.device))
         quantities = 1 + (bias_D is not None) + (input_bias_D is not None)
         partials_QPD = torch.empty(quantities, programs, width, dtype=torch.float32, device=x_TD.device)

@@ -15,7 +15,7 @@ from megabert.ops import dropout as keyed
 from megabert.ops.backend import choose
 from megabert.ops.dense import dense
 from megabert.ops.dropout import AttentionDropout, probability_mask
-from megabert.ops.fp8 import FORWARD, MULTIPLE, cast_rows, row_product
+from megabert.ops.fp8 import MULTIPLE, cast_rows, row_product
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions
@@ -157,7 +157,7 @@ def _same_casts(
 
 
 def _plain_product(left_TK: Tensor, right_OK: Tensor) -> Tensor:
-    left, right = cast_rows(left_TK, FORWARD), cast_rows(right_OK, FORWARD)
+    left, right = cast_rows(left_TK), cast_rows(right_OK)
     return row_product(left_TK, right_OK, left_cast=left, right_cast=right)
 
 
@@ -252,15 +252,12 @@ def skipped_lamb_problem(elements: int, generator: torch.Generator) -> Problem:
     coefficients, tensors = replace(COEFFICIENTS, gradient_scale=0.0), _lamb_flats(elements, generator)
     tensors["grad"][::3] = torch.nan
 
-    def bits(flats: dict[str, Tensor], backend: str) -> dict[str, Tensor]:
+    def bits(*, backend: str = "torch", **flats: Tensor) -> dict[str, Tensor]:
         results = _lamb_step(backend, flats, coefficients, None)
         squares = results.pop("squares")
         return {name: flat.float().view(torch.int32) for name, flat in results.items()} | {"squares": squares}
 
-    def run(*, backend: str, **flats: Tensor) -> dict[str, Tensor]:
-        return bits(flats, backend)
-
-    return Problem(run, lambda **flats: bits(flats, "torch"), tensors, {torch.float32: 0.0})
+    return Problem(bits, bits, tensors, {torch.float32: 0.0})
 
 
 def _lamb_flats(elements: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 
 from megabert.foundation.errors import DataError, KernelError
-from megabert.foundation.files import atomic_write, read_small
-from megabert.foundation.json_files import read_json
+from megabert.foundation.files import read_small
+from megabert.foundation.json_files import read_json, write_json
 from megabert.ops.backend import BACKENDS, SETTINGS, disprove, forget_disproved, label_of, usable_backends
 from megabert.ops.proof.table import Shapes, compare
-from megabert.ops.triton_support.tuned_tiles import code_sha256, device_name, sha256_in_use, triton_version
+from megabert.ops.triton_support.tuned_tiles import code_sha256, device_name, sha256_in_use
+from megabert.settings.config.extensions import installed_version
 from megabert.settings.config.model import ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ def cases_of(
             short = replace(shapes, length=1)  # only attention's kernels depend on the length
             ops = (*shapes.ops, *(["fp8_casts"] if in_fp8 else []))
             cases |= dict.fromkeys((op, shapes if "attention" in op else short) for op in ops)
-            cases[("layer_norm", replace(short, hidden=model.embedding_width))] = None
+            narrow = replace(short, hidden=model.embedding_width)
+            cases |= {("embedding", narrow): None, ("layer_norm", narrow): None}
     return list(cases)
 
 
@@ -117,16 +119,15 @@ def agree(
         first_choices = {next(name for name in backends if column[name] is None) for column in columns}
         if _asked(op, requested) != "auto" or len(first_choices) == 1:
             continue
-        common = next(name for name in backends if all(column[name] is None for column in columns))
-        for name in first_choices - {common}:
-            reason = next(
-                f"{column[name]}, on rank {rank}" for rank, column in enumerate(columns) if column[name] is not None
-            )
+        names = list(backends)
+        common = next(name for name in names if all(column[name] is None for column in columns))
+        for name in names[: names.index(common)]:  # all of them: one that is left would be some rank's next choice
+            reason = next(f"{column[name]}, on rank {rank}" for rank, column in enumerate(columns) if column[name])
             disprove(op, name, reason)
-            sentences.append(
-                f"{label_of(op)}: {common} takes the place of {name}, which cannot run everywhere: {reason}"
-            )
-            logger.warning("%s", sentences[-1])
+            if name in first_choices:
+                place = f"{common} takes the place of {name}"
+                sentences.append(f"{label_of(op)}: {place}, which cannot run everywhere: {reason}")
+                logger.warning("%s", sentences[-1])
     return tuple(sentences)
 
 
@@ -162,7 +163,8 @@ def find_failures(cases: Sequence[tuple[str, Shapes]], requested: Mapping[str, s
             if name in known or (op, backend) in failures:
                 continue
             logger.debug("ops.%s: %s is held against its definition", op, backend)
-            failed = [str(row) for row in compare(op, backend, shapes, device) if not row.passes]
+            rows = compare(op, backend, shapes, device)
+            failed = [str(row) for row in rows if not (row.passes or row.is_refused)]
             if failed:
                 failures[op, backend] = f"{failed[0]}" + (f" (and {len(failed) - 1} more)" if failed[1:] else "")
                 _require_device(device, failures[op, backend])
@@ -214,7 +216,7 @@ def write_known(device: torch.device, proven: Iterable[str]) -> None:
     try:
         path = _path(device)
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps(sorted(proven), indent=1) + "\n")
+        write_json(path, sorted(proven), indent=1)
     except (DataError, OSError, RuntimeError) as error:
         logger.debug("the next run proves its kernels again: %s", error)
 
@@ -236,7 +238,7 @@ def identity_of(device: torch.device) -> dict[str, str]:
         "unit": unit,
         "driver": driver,
         "torch": torch.__version__,
-        "triton": triton_version(),
+        "triton": installed_version("triton"),
         "is_interpreted": str(os.environ.get("TRITON_INTERPRET") == "1"),
         "code": code_sha256(),
         "tile_sizes": sha256_in_use(),

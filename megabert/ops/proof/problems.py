@@ -1,6 +1,6 @@
 """One problem for each op: an op on inputs of a given shape, and its reference, for values and gradients."""
 
-# T packed tokens, D hidden, F intermediate, C = 2 * F or 3 * D, M predicted positions, V classes
+# T packed tokens, D hidden, E embedding width, F intermediate, C = 2 * F or 3 * D, M predicted positions, V classes
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,9 @@ from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import row_cross_entropy
 from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
-from megabert.ops.dense import add_product_, dense
+from megabert.ops.dense import add_product_, dense, table_gradient
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout
-from megabert.ops.fp8 import GRADIENT, row_product, row_product_reference
+from megabert.ops.fp8 import row_product, row_product_reference
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
 from megabert.ops.layer_norm.api import layer_norm
@@ -250,6 +250,20 @@ def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem
     return Problem(run, reference, tensors, on_gpu if device.type == "cuda" else TOLERANCE)
 
 
+def table_gradient_problem(shape: tuple[int, int], generator: torch.Generator, *, rows: int) -> Problem:
+    """Return the gradient of a table from (tokens, width): half of them took row 0, and none the last two rows."""
+    ids_T = torch.randint(0, rows - 2, shape[:1], generator=generator, device=generator.device)
+    ids_T[: shape[0] // 2] = 0
+
+    def run(grad_TE: Tensor, *, backend: str) -> dict[str, Tensor]:
+        return {"gradient": table_gradient(grad_TE.detach(), ids_T, rows, backend=backend)}
+
+    def reference(grad_TE: Tensor) -> dict[str, Tensor]:
+        return {"gradient": grad_TE.new_zeros(rows, shape[1]).index_add(0, ids_T, grad_TE.detach())}
+
+    return Problem(run, reference, normal(generator, grad_TE=shape))
+
+
 def any_gelu(h_TC: Tensor, *, is_gated: bool, is_approximate: bool, backend: str) -> Tensor:
     """Return the GELU of a feed-forward layer."""
     if is_gated:
@@ -271,7 +285,7 @@ def fp8_problem(tokens: int, inputs: int, outputs: int, generator: torch.Generat
 
     def products(multiply: Op, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         x_TI, weight_OI, grad_TO = (tensors[name].detach() for name in ("x_TI", "weight_OI", "grad_TO"))
-        gradient = multiply(grad_TO, weight_OI.t(), dtype=GRADIENT)
+        gradient = multiply(grad_TO, weight_OI.t())
         return {"output": multiply(x_TI, weight_OI), "gradient": gradient}  # type: ignore[dict-item]
 
     def run(*, backend: str, **tensors: Tensor) -> dict[str, Tensor]:

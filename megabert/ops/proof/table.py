@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from megabert.foundation.errors import KernelError
 from megabert.ops.backend import ATTENTION_OPS
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import Problem, errors
@@ -92,7 +93,8 @@ class Shapes:
     def ops(self) -> tuple[str, ...]:
         """The ops of ``backend.BACKENDS`` that training such a model calls."""
         gelu = "gated_gelu" if self.attention == "windowed" else "bias_gelu"
-        return ("dropout_keys", "dropout", "layer_norm", ATTENTION_OPS[self.attention], gelu, "cross_entropy", "lamb")
+        attention = ATTENTION_OPS[self.attention]
+        return ("dropout_keys", "dropout", "embedding", "layer_norm", attention, gelu, "cross_entropy", "lamb")
 
 
 def rows_on(device: torch.device, width: int, *, elements: int = 2048) -> int:
@@ -205,6 +207,9 @@ PROBLEMS: dict[str, Callable[[Shapes, torch.Generator], Problems]] = {
     "gated_gelu": functools.partial(gelu_problems, problems.gated_gelu_problem),
     "cross_entropy": cross_entropy_problems,
     "lamb": lamb_problems,
+    "embedding": lambda shapes, generator: {
+        "gradient": problems.table_gradient_problem((300, shapes.hidden), generator, rows=20)
+    },
     "dense": lambda shapes, generator: {"sum": problems.dense_problem((1000, shapes.hidden), generator)},
     "fp8": lambda shapes, generator: {
         "products": problems.fp8_problem(999, shapes.hidden, shapes.intermediate, generator)
@@ -244,6 +249,8 @@ class OpCheck:
     """Largest error that passes; 0 asks for equality bit for bit."""
     failure: str = ""
     """The error that the backend raised."""
+    is_refused: bool = False
+    """Whether that error says that the backend does not take such inputs, which is no difference."""
 
     @property
     def passes(self) -> bool:
@@ -258,7 +265,7 @@ class OpCheck:
 
 
 def compare(op: str, backend: str, shapes: Shapes, device: torch.device, *, seed: int = 0) -> Iterator[OpCheck]:
-    """Yield how a backend does on each small problem of an op; one that raises an error has failed.
+    """Yield how a backend does on each small problem of an op; one that raises an error has failed or refuses it.
 
     Args:
         op: A key of ``PROBLEMS``.
@@ -282,6 +289,7 @@ def compare_one(op: str, label: str, problem: Problem, backend: str, dtype: torc
             warnings.simplefilter("ignore")
             measured = errors(problem, dtype, backend=backend)
     except Exception as error:
-        return replace(empty, failure=f"{type(error).__name__}: {error}")
+        is_refused = isinstance(error, KernelError)
+        return replace(empty, failure=f"{type(error).__name__}: {error}", is_refused=is_refused)
     worst = max(measured, key=lambda name: math.inf if math.isnan(measured[name]) else measured[name])
     return replace(empty, worst=worst, error=measured[worst])

@@ -7,7 +7,6 @@ in one number; one that cannot fit into registers or shared memory is not compil
 """
 
 import functools
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import write_json
 from megabert.ops.proof import problems
 from megabert.ops.proof.problem import Problem
 from megabert.ops.proof.table import Shapes, compare
@@ -126,7 +125,7 @@ def tune(
                     tiles=content.tiles | {name: found.best},
                     ms=content.ms | {name: (found.committed_ms, found.best_ms)},
                 )
-                atomic_write(path, json.dumps(asdict(content), indent=1) + "\n")
+                write_json(path, asdict(content), indent=1)
                 yield found
 
 

@@ -16,16 +16,13 @@ from megabert.ops.triton_support.tile_sizes import row_cast_tiles
 
 # of float32
 TINY, MANTISSA, MANTISSA_BITS, TWICE_BIAS = map(tl.constexpr, (torch.finfo(torch.float32).tiny, fp8.MANTISSA, 23, 254))
-LIMIT = tl.constexpr(torch.finfo(fp8.FORWARD).max)
+LIMIT = tl.constexpr(torch.finfo(fp8.TYPE).max)
 """The largest number of the 8-bit type of activations and gradients."""
 
 
 @triton.jit
-def row_scales(
-    largest,  # largest absolute value of each row, float32
-    LIMIT: tl.constexpr,  # largest number of the 8-bit type
-):
-    """Return the scale of each row and 1 / scale, powers of two."""
+def row_scales(largest):
+    """Return the scale of each row, whose largest absolute value is given in float32, and 1 / scale: powers of two."""
     quotient = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, LIMIT, tl.float32)), TINY)
     exponent = (quotient.to(tl.int32, bitcast=True) + MANTISSA) >> MANTISSA_BITS
     # One divided by a power of two has the negative exponent: stored ones add up to twice the bias. One divided by
@@ -43,10 +40,9 @@ def store_row_cast(
     rows,  # R
     offsets,  # where the tile's elements are, (ROWS, COLUMNS)
     mask,  # which elements exist, (ROWS, COLUMNS)
-    LIMIT: tl.constexpr,  # largest number of the 8-bit type
 ):
     """Write the rows of a tile in 8 bits, and their scales."""
-    scales, inverse = row_scales(tl.max(tl.abs(x), axis=1), LIMIT)
+    scales, inverse = row_scales(tl.max(tl.abs(x), axis=1))
     tl.store(scales_ptr + row, scales, mask=row < rows)
     tl.store(values_ptr + offsets, (x * inverse[:, None]).to(values_ptr.dtype.element_ty), mask=mask)
 
@@ -58,7 +54,6 @@ def row_cast(
     scales_ptr,  # powers of two, float32, (at least rows,)
     rows,  # R
     width,  # K
-    LIMIT: tl.constexpr,  # largest number of the 8-bit type
     ROWS: tl.constexpr,  # rows of a program
     COLUMNS: tl.constexpr,  # power of two that is at least K
 ):
@@ -68,23 +63,23 @@ def row_cast(
     mask = (row < rows)[:, None] & (columns < width)[None, :]
     offsets = row.to(tl.int64)[:, None] * width + columns[None, :]
     x = tl.load(rows_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    store_row_cast(x, values_ptr, scales_ptr, row, rows, offsets, mask, LIMIT)
+    store_row_cast(x, values_ptr, scales_ptr, row, rows, offsets, mask)
 
 
-def room_for_cast(rows_RK: Tensor, dtype: torch.dtype = fp8.FORWARD) -> fp8.Cast:
+def room_for_cast(rows_RK: Tensor) -> fp8.Cast:
     """Return memory for the cast of rows, with rows of any content up to the multiple that products ask for."""
     room = -(-len(rows_RK) // fp8.MULTIPLE) * fp8.MULTIPLE
     device = rows_RK.device
-    return torch.empty(room, rows_RK.shape[1], dtype=dtype, device=device), torch.empty(room, 1, device=device)
+    return torch.empty(room, rows_RK.shape[1], dtype=fp8.TYPE, device=device), torch.empty(room, 1, device=device)
 
 
-def cast_rows_triton(rows_RK: Tensor, dtype: torch.dtype) -> fp8.Cast:
+def cast_rows_triton(rows_RK: Tensor) -> fp8.Cast:
     """Return rows in an 8-bit type and their scales, as ``fp8.cast_rows``, in `room_for_cast`."""
     rows_RK = rows_RK.contiguous()
-    cast = room_for_cast(rows_RK, dtype)
+    cast = room_for_cast(rows_RK)
     rows, width = rows_RK.shape
     tiles = row_cast_tiles(width)
     if rows:
         grid = (triton.cdiv(rows, tiles.rows),)
-        row_cast[grid](rows_RK, *cast, rows, width, LIMIT=torch.finfo(dtype).max, **tiles.options)
+        row_cast[grid](rows_RK, *cast, rows, width, **tiles.options)
     return cast

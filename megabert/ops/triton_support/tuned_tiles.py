@@ -7,7 +7,6 @@ file they repeat. A file is for one device, one Triton and one text of ``megaber
 import functools
 import hashlib
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from pydantic import ConfigDict, Field
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import read_small, sha256_file
 from megabert.foundation.json_files import read_json
+from megabert.settings.config.extensions import installed_version
 
 _OPS = Path(__file__).parents[1]
 
@@ -24,14 +24,6 @@ _OPS = Path(__file__).parents[1]
 def device_name(device: torch.device) -> str:
     """Return the product name of a GPU, or ``cpu``."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def triton_version() -> str:
-    """Return the version of Triton, empty if it is not installed."""
-    try:
-        return metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 @functools.lru_cache(maxsize=1)
@@ -98,7 +90,7 @@ def sha256_in_use() -> str:
 
 def identity(device: torch.device) -> dict[str, Any]:
     """Return the fields of a file that tie it to a device, a Triton and a text."""
-    return {"device": device_name(device), "triton": triton_version(), "code": code_sha256()}
+    return {"device": device_name(device), "triton": installed_version("triton"), "code": code_sha256()}
 
 
 def read_tiles(path: Path, device: torch.device) -> TunedTiles:

@@ -13,6 +13,7 @@ from megabert.foundation.remote_files import is_url
 from megabert.settings.command_line.arguments import Device
 from megabert.settings.command_line.help import render_help
 from megabert.settings.config.fields import FieldRow, field_table, pattern_of
+from megabert.settings.config.loading import shipped_names
 
 Number = TypeVar("Number", int, float)
 
@@ -147,6 +148,18 @@ class Parser(argparse.ArgumentParser):
         self.fields = {row.path: row for row in rows if row.path not in self.idle}
         abouts = {row.section: row.section_about for row in self.fields.values()}
         self.sections = {name: abouts[name] for name in dict.fromkeys([*sections, *abouts])}
+
+    def add_recipe(self, what: str, *, default: str | None = "bert_large", about: str = "default: bert_large") -> None:
+        """Add ``--recipe`` and ``--config``.
+
+        Args:
+            what: Purpose of the recipe, for the help.
+            default: The recipe if none is given.
+            about: The default, for the help.
+        """
+        text = f"{what}: {', '.join(shipped_names('recipe'))}, or a file ({about})"
+        self.add_argument("--recipe", default=default, metavar="NAME|FILE", help=text)
+        self.add_config_files(under="the recipe")
 
     def add_config_files(self, *, under: str) -> None:
         """Add ``--config``, to a command without positional arguments, which further files would swallow.

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config.loading import read_mapping, shipped_or_own
-from megabert.settings.config.names import did_you_mean, value_at
+from megabert.settings.config.names import did_you_mean, leaf_paths, value_at
 from megabert.settings.config.run import RunConfig
 from megabert.settings.config.yaml_text import read_number
 
@@ -113,7 +113,8 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
             )
         _set(engine, key, value)
     problems += unsupported(engine, precision)
-    problems += [f'{key} is "auto", but no recipe field fills it in; give a value' for key in _autos(engine)]
+    autos = [path for path in leaf_paths(engine) if value_at(engine, path) == "auto"]
+    problems += [f'{path} is "auto", but no recipe field fills it in; give a value' for path in autos]
     if problems:
         raise _refusal(path, problems)
     return engine
@@ -193,15 +194,6 @@ def _misfits(engine: Mapping[str, Any]) -> Iterator[str]:
                     TypeAdapter(types[key]).validate_python(value, strict=True)
                 except ValidationError as error:
                     yield f"{path}={json.dumps(value)[:100]}: {error.errors()[0]['msg']}"
-
-
-def _autos(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all values that are still "auto"."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _autos(value, f"{prefix}{key}.")
-        elif value == "auto":
-            yield prefix + key
 
 
 def _set(values: dict[str, Any], path: str, value: Any) -> None:

@@ -72,6 +72,11 @@ def load_extension(
         raise ConfigError(f"{where}: {error}") from None
 
 
+def installed_version(package: str) -> str:
+    """Return the version of a package, empty if it is not installed."""
+    return next((one.version for one in metadata.distributions(name=package)), "")
+
+
 def require_package(package: str, user: str) -> None:
     """Refuse to continue something with another package than it was begun with: it would follow two codes.
 
@@ -83,7 +88,7 @@ def require_package(package: str, user: str) -> None:
         ConfigError: With the command that installs it.
     """
     name, _, version = package.rpartition(" ")
-    has = next((one.version for one in metadata.distributions(name=name)), "not installed")
+    has = installed_version(name) or "not installed"
     if has != version:
         raise ConfigError(f"{user} was begun with {package} (here: {has}). Install that: pip install {name}=={version}")
 

@@ -9,17 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.foundation.errors import ConfigError
-from megabert.settings.config.fields import (
-    MAX_COUNT,
-    STRICT,
-    Count,
-    Instances,
-    Rate,
-    SequenceLength,
-    SourceName,
-    Weight,
-    refuse,
-)
+from megabert.settings.config import fields
 
 DataStart = Literal["continue", "beginning"]
 NewPositions = Literal["keep", "tile"]
@@ -30,7 +20,7 @@ MaskedShare = Annotated[float, Field(gt=0, lt=1)]
 Tokens = Annotated[int, Field(ge=1, le=10**15)]
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class PhaseConfig:
     """One sequence length with its own data, batch and schedule."""
 
@@ -38,7 +28,7 @@ class PhaseConfig:
     """Name of the phase in logs; by default ``phase1``, ``phase2``, ..."""
     data: str | None = None
     """Folder or URL of instance shards; by default ``data.path/instances/max_seq_length``."""
-    mixture: dict[SourceName, Weight] | None = None
+    mixture: dict[fields.SourceName, fields.Weight] | None = None
     """Share of the tokens that each of ``data.sources`` has in this phase; they need not add up to 1, and a source of 0
     is not read. By default all sources are read once per epoch, by their size."""
     temperature: Share | None = None
@@ -48,7 +38,7 @@ class PhaseConfig:
     """Where the phase begins in shards that an earlier phase has read: continue after the last instance that was read,
     so that none comes twice before all have come once, or beginning, the order's first instance again. The
     loader then draws the masks of the earlier phase again, unless the phase has shares of its own."""
-    max_seq_length: SequenceLength = 128
+    max_seq_length: fields.SequenceLength = 128
     """Length of the longest instance in tokens."""
     masked_lm_prob: MaskedShare | None = None
     """Share of an instance's tokens that is predicted, where the loader draws the masks; by default the shards' own.
@@ -85,21 +75,21 @@ class PhaseConfig:
     """Positions of an instance: none counts them from 0; random shifts all but the first, [CLS]'s, by a number drawn
     for each instance and epoch, so that short instances train all ``model.max_position_embeddings`` rows of the table.
     The held-out split is never shifted."""
-    steps: Count | None = None
+    steps: fields.Count | None = None
     """Number of optimizer updates in this phase, unless ``tokens`` says how long it is."""
     tokens: Tokens | None = None
     """Tokens to train on in this phase, in place of ``steps``: the number of steps follows from the mean length of
     the shards' instances. The run records these steps."""
-    global_batch_size: Instances
+    global_batch_size: fields.Instances
     """Instances that a step trains on, over all ranks; any positive number."""
-    initial_batch_size: Instances | None = None
+    initial_batch_size: fields.Instances | None = None
     """Instances of the phase's first step, from which the batch grows in a line to ``global_batch_size``; by default
     all steps are equal."""
-    batch_warmup_steps: Count | None = None
+    batch_warmup_steps: fields.Count | None = None
     """Number of batches, skipped ones included, over which it grows."""
     batch_warmup_tokens: Tokens | None = None
     """Tokens over which it grows, in place of ``batch_warmup_steps``. The run records these batches."""
-    learning_rate: Rate
+    learning_rate: fields.Rate
     """Learning rate at the end of the warm-up, its highest value."""
     warmup_ratio: Share = 0.0
     """Share of the phase's steps during which the learning rate rises linearly from 0; a phase that warms up for all of
@@ -111,10 +101,10 @@ class PhaseConfig:
     """Share of the phase's steps, its last ones, during which the learning rate falls; between warm-up and decay it
     stays at its highest value. By default the decay begins where the warm-up ends; a polynomial is then counted from
     the phase's first step, as in NVIDIA's recipe, so that the rate drops at the end of the warm-up."""
-    decay_power: Rate | None = None
+    decay_power: fields.Rate | None = None
     """Exponent of the polynomial decay: 1 is linear and the default, 0.5 is NVIDIA's LAMB recipe. Other decays have
     none."""
-    final_learning_rate: Weight = 0.0
+    final_learning_rate: fields.Weight = 0.0
     """Learning rate of the phase's last step, where it decays."""
 
     @property
@@ -236,7 +226,7 @@ class PhaseConfig:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PhaseConfig":
-        refuse(
+        fields.refuse(
             self._contradictory_lengths(),
             self._contradictory_rates(),
             self._contradictory_masks(),
@@ -256,19 +246,19 @@ class PhaseConfig:
         if (self.steps is None) == (self.tokens is None):
             yield f"steps={self.steps} and tokens={self.tokens}; a phase has one of the two"
         if (first is None) != (ramps == (None, None)) or None not in ramps:
-            fields = f"initial_batch_size={first}, batch_warmup_steps={ramps[0]}, batch_warmup_tokens={ramps[1]}"
-            yield f"{fields}; a batch that grows has the first and one of the others"
+            given = f"initial_batch_size={first}, batch_warmup_steps={ramps[0]}, batch_warmup_tokens={ramps[1]}"
+            yield f"{given}; a batch that grows has the first and one of the others"
         if first is not None and first >= whole:
-            fields = f"initial_batch_size={first} is not below global_batch_size={whole}"
-            yield f"{fields}, but the batch grows; lower it, or leave it out"
+            given = f"initial_batch_size={first} is not below global_batch_size={whole}"
+            yield f"{given}, but the batch grows; lower it, or leave it out"
 
     def _contradictory_rates(self) -> Iterator[str]:
         final, highest = f"final_learning_rate={self.final_learning_rate:g}", f"learning_rate={self.learning_rate:g}"
         if self.final_learning_rate > self.learning_rate:
             yield f"{final} is above {highest}, but the rate falls; lower it"
         if self.decay == "constant" and (self.decay_ratio or self.final_learning_rate):
-            fields = f"decay_ratio={self.decay_ratio} and {final} mean nothing"
-            yield f"decay=constant does not fall, so that {fields}; leave them out, or choose another decay"
+            given = f"decay_ratio={self.decay_ratio} and {final} mean nothing"
+            yield f"decay=constant does not fall, so that {given}; leave them out, or choose another decay"
         if self.decay != "polynomial" and self.decay_power is not None:
             yield f"decay_power={self.decay_power:g} goes with decay=polynomial, not {self.decay}; leave it out"
         if self.warmup_ratio == 1 and self.final_learning_rate:
@@ -276,14 +266,14 @@ class PhaseConfig:
             yield f"warmup_ratio=1 ends at the highest rate, so that {final} means nothing; {remedy}"
         shares = self.warmup_ratio + (self.decay_ratio or 0)
         if shares > 1 + 1e-9:  # sums of decimal fractions are a little off
-            fields = f"warmup_ratio={self.warmup_ratio} and decay_ratio={self.decay_ratio}"
-            yield f"{fields} are {shares:g} of the phase; together they are 1 at most"
+            given = f"warmup_ratio={self.warmup_ratio} and decay_ratio={self.decay_ratio}"
+            yield f"{given} are {shares:g} of the phase; together they are 1 at most"
 
     def _contradictory_masks(self) -> Iterator[str]:
         first, last, span = self.masked_lm_prob, self.final_masked_lm_prob, self.masked_lm_range
         if span is not None and (first is not None or last is not None):
-            fields = f"masked_lm_prob={first} and final_masked_lm_prob={last}"
-            yield f"masked_lm_range={span} is in place of {fields}; leave out one or the other"
+            given = f"masked_lm_prob={first} and final_masked_lm_prob={last}"
+            yield f"masked_lm_range={span} is in place of {given}; leave out one or the other"
         if span is not None and span[0] >= span[1]:
             yield f"masked_lm_range={span} begins with the greater share; name the smaller one first"
         if span is None and self.masked_lm_weight != "equal":
@@ -295,9 +285,9 @@ class PhaseConfig:
 
 def _at_most_a_count(batches: int, name: str, tokens: int) -> int:
     """Return a number of batches that follows from a number of tokens, if a phase may have so many."""
-    if batches > MAX_COUNT:
+    if batches > fields.MAX_COUNT:
         raise ConfigError(
-            f"{name}={tokens:,} take {batches:,} batches of these shards; {MAX_COUNT:,} are allowed. Name fewer "
+            f"{name}={tokens:,} take {batches:,} batches of these shards; {fields.MAX_COUNT:,} are allowed. Name fewer "
             "tokens, or raise global_batch_size."
         )
     return batches

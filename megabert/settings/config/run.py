@@ -11,18 +11,8 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.foundation.json_files import to_json
+from megabert.settings.config import fields
 from megabert.settings.config.extensions import load_extension
-from megabert.settings.config.fields import (
-    STRICT,
-    Count,
-    Epsilon,
-    Norm,
-    PackedTokens,
-    Rate,
-    Seconds,
-    SourceName,
-    Weight,
-)
 from megabert.settings.config.model import DecayRate, ModelConfig
 from megabert.settings.config.names import given_fields
 from megabert.settings.config.phase import PhaseConfig
@@ -33,13 +23,13 @@ OptimizerName = Literal["lamb", "adamw", "stable_adamw", "muon"]
 OPTIMIZER_NAMES: tuple[str, ...] = get_args(OptimizerName)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class DataConfig:
     """Where the shards are."""
 
     path: str | None = None
     """Folder or URL that ``megabert-data build`` wrote; a phase of length N reads ``PATH/instances/N``."""
-    sources: Annotated[dict[SourceName, str], Field(min_length=1)] | None = None
+    sources: Annotated[dict[fields.SourceName, str], Field(min_length=1)] | None = None
     """Several such folders by name, in place of ``path``: a phase reads all of them, in the shares that its ``mixture``
     or its ``temperature`` says."""
     cache: str | None = None
@@ -55,7 +45,7 @@ class DataConfig:
         return self
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class OptimizerConfig:
     """The optimizer and its constants."""
 
@@ -71,11 +61,11 @@ class OptimizerConfig:
     and corrects the step size."""
     betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """Decay rates of the running first and second moments of the gradients."""
-    eps: Epsilon = 1e-6
+    eps: fields.Epsilon = 1e-6
     """Constant that is added to the root of the second moment."""
-    weight_decay: Weight = 0.01
+    weight_decay: fields.Weight = 0.01
     """Decoupled weight decay. Biases and LayerNorm parameters are not decayed."""
-    max_grad_norm: Norm = 1.0
+    max_grad_norm: fields.Norm = 1.0
     """Clip the global gradient norm at this value; 0, the default under stable_adamw and muon, does not clip."""
     clip_both: bool = False
     """StableAdamW and Muon only: clip by max_grad_norm as well."""
@@ -85,7 +75,7 @@ class OptimizerConfig:
     """Muon only: factor on the learning rate of a matrix, by torch.optim.Muon's names. match_rms_adamw is
     0.2 * sqrt(max(rows, columns)), with which AdamW's rates and weight decay fit (Liu et al. 2025); original is
     sqrt(max(1, rows / columns))."""
-    muon_adamw_ratio: Rate = 1.0
+    muon_adamw_ratio: fields.Rate = 1.0
     """Muon only: AdamW's learning rate over the phase's. AdamW trains all but the layers' matrices."""
     muon_heads: bool = False
     """Muon only: orthogonalise queries, keys and values of each head by themselves."""
@@ -118,14 +108,14 @@ class OptimizerConfig:
 
     @model_validator(mode="after")
     def _clips_once(self) -> "OptimizerConfig":
-        fields = f"max_grad_norm={self.max_grad_norm:g} with name={self.name}"
+        given = f"max_grad_norm={self.max_grad_norm:g} with name={self.name}"
         if self.name in UNCLIPPED and self.max_grad_norm and not self.clip_both:
             raise ValueError(
-                f"{fields}, {UNCLIPPED[self.name]}. Set max_grad_norm to 0, or clip_both to true if it is meant"
+                f"{given}, {UNCLIPPED[self.name]}. Set max_grad_norm to 0, or clip_both to true if it is meant"
             )
         if self.clip_both and not self.max_grad_norm:
             raise ValueError(
-                f"clip_both=true and {fields}: nothing is clipped; set max_grad_norm, or leave clip_both out"
+                f"clip_both=true and {given}: nothing is clipped; set max_grad_norm, or leave clip_both out"
             )
         return self
 
@@ -143,27 +133,27 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 first one only."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class CheckpointConfig:
     """When checkpoints are written, and which are kept."""
 
-    every_steps: Count = 200
+    every_steps: fields.Count = 200
     """Steps between checkpoints; others are written at step 0, at the end of each phase, and after each best
     validation of the last one."""
-    keep_last: Count = 3
+    keep_last: fields.Count = 3
     """How many of the newest checkpoints to keep. The last good one, the best of the last phase, and the end of each
     phase are kept as well, unless a rollback returns to an earlier step."""
-    keep_every_steps: Count | None = None
+    keep_every_steps: fields.Count | None = None
     """Also keep, for good, the first checkpoint at or after every multiple of this number of steps; by default none."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class ValidationConfig:
     """How the held-out split is scored."""
 
-    every_steps: Count = 200
+    every_steps: fields.Count = 200
     """Steps between validations on the held-out split; one also ends each phase."""
-    max_instances: Count = 4096
+    max_instances: fields.Count = 4096
     """Most held-out instances that a validation scores; they are the same ones each time."""
     weights: Weights = "trained"
     """Weights that are scored and that decide which checkpoint is the best: the trained ones, or their moving average.
@@ -172,7 +162,7 @@ class ValidationConfig:
     """Sets of minimal pairs that each validation scores: english, korean, or files in BLiMP's form. By default none."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class AverageConfig:
     """A moving average of the weights, beside the weights that are trained."""
 
@@ -204,11 +194,11 @@ def _once_each(values: tuple[TrackerName, ...]) -> tuple[TrackerName, ...]:
     return values
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class LoggingConfig:
     """How often metrics are written, and which trackers show them."""
 
-    every_steps: Count = 10
+    every_steps: fields.Count = 10
     """Steps between log lines and TensorBoard points."""
     profile_steps: ProfiledSteps | None = None
     """Steps to record with torch.profiler into RUN/profile: a number or FIRST-LAST (the same as --profile)."""
@@ -222,31 +212,31 @@ class LoggingConfig:
     """Whether trackers keep the metrics on this machine (offline), or send them over the network as they are made."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class WatchdogConfig:
     """After how long without progress a rank is ended."""
 
-    min_step_s: Seconds = 60.0
+    min_step_s: fields.Seconds = 60.0
     """A step counts as hanging after this many seconds, or after ten times the 99th percentile of the phase's steps,
     whichever is longer."""
-    other_s: Seconds = 1800.0
+    other_s: fields.Seconds = 1800.0
     """Seconds after which a validation, a checkpoint, or one of the first steps of a phase counts as hanging."""
-    start_up_s: Seconds = 3600.0
+    start_up_s: fields.Seconds = 3600.0
     """Seconds after which the start (reading, building the model, loading a checkpoint, finding micro_batch_tokens), or
     the check of one shard, counts as hanging."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class RollbackConfig:
     """When a run returns to an earlier checkpoint, and leaves out the batches that are blamed."""
 
-    after_skips: Count = 10
+    after_skips: fields.Count = 10
     """Number of batches in a row with non-finite loss or gradients after which the run rolls back."""
-    max_in_a_row: Count = 3
+    max_in_a_row: fields.Count = 3
     """Rollbacks to the same checkpoint before the run ends with a diagnosis: then the data is not the cause."""
     spike_ratio: Annotated[float, Field(gt=1, le=10**6)] | None = None
     """A loss above this multiple of its running median is a spike; by default spikes are not looked for."""
-    spike_steps: Count = 5
+    spike_steps: fields.Count = 5
     """Number of spikes in a row after which the run rolls back."""
     spike_window: Annotated[int, Field(ge=2, le=10_000)] = 100
     """Number of losses in the running median. It restarts with each phase, and nothing counts as a spike before half of
@@ -259,7 +249,7 @@ BackendOrApex = Literal["auto", "triton", "apex", "torch"]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class OpsConfig:
     """Which backend computes each fused op."""
 
@@ -285,7 +275,7 @@ class OpsConfig:
         return {op: getattr(self, op) for op in ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")}
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class RunConfig:
     """Everything that defines a pre-training run."""
 
@@ -299,7 +289,7 @@ class RunConfig:
     """The phases in their order: sequence lengths, each with its own data, batch and schedule."""
     shards: ShardsConfig = ShardsConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    z_loss: Weight = 0.0
+    z_loss: fields.Weight = 0.0
     """Weight of the z-loss in the objective: the mean square of the log of the softmax's normaliser at masked positions
     (Chowdhery et al. 2022, who take 1e-4), which keeps logits from drifting away together; 0 leaves it out."""
     average: AverageConfig = AverageConfig()
@@ -322,7 +312,7 @@ class RunConfig:
     that neither files nor flags name are taken from that run, unless a recipe is named."""
     engine: str = "auto"
     """DeepSpeed configuration: a name in ``ds_configs/`` or a file; auto means zero1."""
-    micro_batch_tokens: PackedTokens | Literal["auto"] = "auto"
+    micro_batch_tokens: fields.PackedTokens | Literal["auto"] = "auto"
     """Packed tokens that a rank takes in one micro-step; auto tries out the largest number that fits, once."""
     activation_checkpointing: bool = False
     """Recompute the layers in the backward pass: less memory, about a third more time."""

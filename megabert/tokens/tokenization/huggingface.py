@@ -15,7 +15,7 @@ from tokenizers import pre_tokenizers
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, read_small
 from megabert.foundation.full_disk import library_error
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import read_json, write_json
 from megabert.tokens.tokenization import folder_settings
 from megabert.tokens.tokenization import tokenizer_kinds as kinds
 from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
@@ -135,8 +135,8 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
         config |= {key: value for key, value in asdict(options).items() if key != "compose"}
     with atomic_path(folder / "tokenizer.json") as temporary, _naming_lack_of_space():
         backend.save(str(temporary))
-    _write_json(folder / "tokenizer_config.json", config)
-    _write_json(folder / "special_tokens_map.json", settings)
+    write_json(folder / "tokenizer_config.json", config, ensure_ascii=False, sort_keys=True)
+    write_json(folder / "special_tokens_map.json", settings, ensure_ascii=False, sort_keys=True)
     if tokenizer.kind is kinds.WORDPIECE:
         atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
     if tokenizer.kind is kinds.BYTE_BPE:
@@ -334,7 +334,3 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             vocabulary[f"{piece} {vocabulary[piece]}"] = vocabulary[piece]
         vocabulary[piece] = index
     return vocabulary
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from megabert.foundation.text_tables import render_table
-from megabert.observability.logs import span
+from megabert.foundation.text_tables import render_table, span
 from megabert.tooling.measurements.reference import describe_expected
 from megabert.tooling.planning import step_time as timing
 from megabert.tooling.planning.estimate import Estimate, describe_small_budget, steps_that_fit
@@ -35,7 +34,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         *_phase_lines(estimate),
         *_part_lines(estimate),
         "",
-        f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
+        f"altogether {span(3600 * estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
         *([FP8_NOTE] if is_fp8 else []),
         *(["not counted either: Muon's Newton-Schulz, and its matrices' way to one rank"] if is_muon else []),
@@ -105,7 +104,7 @@ def _phase_lines(estimate: Estimate) -> list[str]:
             f"{phase.tokens_per_step / phase.step.total_s:,.0f}",
             f"{phase.global_batch_size / phase.step.total_s:,.0f}",
             f"{phase.mfu_pct:.1f}%",
-            _duration(phase.hours),
+            span(3600 * phase.hours),
         )
         for phase in estimate.phases
     ]
@@ -167,8 +166,3 @@ def _assumption(estimate: Estimate) -> str:
         share += f" (a guess: not measured on {estimate.cluster.gpu.name}; --efficiency)"
     full = "" if estimate.passes is not None else "full sequences, "
     return f"assumed: {full}{share}; memory is counted, not measured. docs/before_a_run.md has the errors."
-
-
-def _duration(hours: float) -> str:
-    """Return a duration; small models take less than a second for all their steps."""
-    return span(3600 * hours) if 3600 * hours >= 1 else f"{3600 * hours:.2g} s"

@@ -12,7 +12,7 @@ from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.full_disk import existing_folder
-from megabert.observability.logs import span
+from megabert.foundation.text_tables import span
 from megabert.optim.schedules import learning_rate
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.model import ModelConfig

@@ -49,7 +49,8 @@ _ABOVE: dict[str, Any] = {
     **{"fontsize": 8, "frameon": False, "columnspacing": 1, "handlelength": 1.5},
 }
 """A legend above its panel."""
-Rows = Sequence[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 Fork = tuple[int, Rows]
 """The step at which a fork begins, and the later rows of the run that it comes from; 0 and none for another run."""
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]\\S*(?: \\S+)*")
@@ -219,7 +220,6 @@ def _plot_tags(axes: Any, rows: Rows, names: Mapping[str, str], factor: float, *
         axes.legend(framealpha=0.6)
 
 
-Row = Mapping[str, Any]
 _PREFIX = "probe/"
 
 

@@ -12,7 +12,8 @@ from signal import Signals
 from typing import Any, NamedTuple
 
 from megabert.foundation.files import read_small
-from megabert.observability.logs import pace, seconds_left, span
+from megabert.foundation.text_tables import span
+from megabert.observability.logs import pace, seconds_left
 from megabert.observability.metrics import read_metrics
 from megabert.settings.command_line.signals import ENDING
 from megabert.settings.config.loading import phase_name

@@ -7,7 +7,6 @@ launchers hide its exit code.
 """
 
 import datetime
-import json
 import os
 import shlex
 import socket
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from megabert.checkpoints.format import steps_in
 from megabert.foundation.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
 from megabert.foundation.files import atomic_write, is_temporary, open_to_append
-from megabert.foundation.json_files import read_json, to_json
+from megabert.foundation.json_files import read_json, to_json, write_json
 from megabert.foundation.remote_files import is_url
 from megabert.observability.environment import describe_environment
 from megabert.observability.logs import logger
@@ -175,8 +174,8 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
     command = shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]])
     with open_to_append(run_dir / "command.txt") as file:  # a line is a start, so a line feed is written as in Bash
         file.write(command.replace("\n", r"'$'\n''") + "\n")
-    atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")
-    atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
+    write_json(run_dir / ENVIRONMENT_NAME, describe_environment())
+    write_json(run_dir / "deepspeed.json", deepspeed)
 
 
 if TYPE_CHECKING:
@@ -345,6 +344,6 @@ class RunStatus:
                 if verdict == "running" and self._has_ended:  # a checkpoint that was completed late
                     return
                 self._has_ended = verdict != "running"
-                atomic_write(self._run_dir / STATUS_NAME, json.dumps(content, indent=2) + "\n")
+                write_json(self._run_dir / STATUS_NAME, content)
         except (OSError, DataError) as failure:  # a full disk must neither end a run nor hide what did
             logger.warning("%s was not written: %s", self._run_dir / STATUS_NAME, failure)

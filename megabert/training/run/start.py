@@ -37,14 +37,7 @@ from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unf
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
-from megabert.training.run.folder import (
-    RunStatus,
-    changes_since,
-    checkpoints_dir,
-    claim_run_folder,
-    fork_command,
-    read_config,
-)
+from megabert.training.run import folder
 from megabert.training.state import TrainerState
 
 
@@ -109,7 +102,7 @@ def open_inputs(
         ConfigError: The engine file contradicts the recipe.
         DataError: Shards that are unfinished, damaged, or do not fit the model, the phases, or the initial weights.
     """
-    is_new = not has_checkpoint(checkpoints_dir(run_dir))
+    is_new = not has_checkpoint(folder.checkpoints_dir(run_dir))
     if is_new:
         refuse_missing_lengths(config)
     shards = tuple(open_mixture(config, index) for index in range(len(config.phases)))
@@ -154,7 +147,7 @@ class RunStart:
     """Lines that say which fields differ from the last start, or from the run that this one is a fork of."""
 
 
-def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
+def find_start(run_dir: Path, inputs: RunInputs, status: folder.RunStatus) -> RunStart:
     """Check the run folder against the configuration and decide how the run begins. Rank 0 calls it.
 
     A folder that has a checkpoint is always resumed: a run that was begun never starts again from nothing, nor from the
@@ -166,9 +159,9 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
             moments.
     """
     config = inputs.config
-    changes = claim_run_folder(run_dir, config)
-    recover(checkpoints_dir(run_dir))
-    is_own = has_checkpoint(checkpoints_dir(run_dir))
+    changes = folder.claim_run_folder(run_dir, config)
+    recover(folder.checkpoints_dir(run_dir))
+    is_own = has_checkpoint(folder.checkpoints_dir(run_dir))
     # A new run: step 1, from random or given weights.
     if not is_own and config.fork is None:
         return RunStart(state=TrainerState(data_sha256=inputs.data_sha256))
@@ -179,7 +172,9 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     else:
         assert config.fork is not None
         start = begin_fork(config.fork, inputs)
-        changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
+        changes = [
+            change for change in folder.changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"
+        ]
     return replace(start, has_own_checkpoint=is_own, changes=tuple(changes))
 
 
@@ -189,7 +184,7 @@ def resume(run_dir: Path, inputs: RunInputs) -> RunStart:
     Raises:
         CheckpointError: Every checkpoint is damaged, or the shards have changed since the run began.
     """
-    checkpoint = find_checkpoint(checkpoints_dir(run_dir), "last")
+    checkpoint = find_checkpoint(folder.checkpoints_dir(run_dir), "last")
     manifest = read_checkpoint_manifest(checkpoint)
     state = TrainerState.from_dict(manifest.trainer_state, inputs.config)
     _check_same_data(run_dir, inputs, state)
@@ -221,14 +216,14 @@ def find_fork(fork: str, config: RunConfig) -> Path:
         ConfigError: Their optimizers keep other moments: Muon has no second ones of matrices, packages have their own.
     """
     run_dir, step = split_fork(fork)
-    source = read_config(run_dir)  # says so where the folder is no run folder at all
+    source = folder.read_config(run_dir)  # says so where the folder is no run folder at all
     old, new = source.optimizer, config.optimizer
     if old.name != new.name and (old.name == "muon" or old.package or new.package):
         raise ConfigError(
             f"--fork {fork}: that run has optimizer.name={old.name}, which keeps other moments than optimizer.name="
             f"{new.name} needs. Keep {old.name}, or take the weights alone: --init-from."
         )
-    return find_checkpoint(checkpoints_dir(run_dir), step)
+    return find_checkpoint(folder.checkpoints_dir(run_dir), step)
 
 
 def state_after_fork(
@@ -318,6 +313,6 @@ def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> N
             raise CheckpointError(
                 f"phases[{i}]: the shards in {place} are not the shards that the run began with "
                 f"(SHA-256 {now}, recorded {recorded}). Name those, or begin a new run with these: "
-                f"{fork_command(run_dir)}",
+                f"{folder.fork_command(run_dir)}",
                 see="the-run-folder-holds-another-experiment",
             )

@@ -16,7 +16,6 @@ from megabert.observability.logs import (
     logging_to_file,
     quiet,
     seconds_left,
-    span,
 )
 from megabert.settings.config.loading import load_run_config
 
@@ -149,10 +148,3 @@ def test_time_left_counts_later_phases_by_their_length():
     config = load_run_config("debug")  # 1,300 steps of 32 at 128, then 60 of 16 at 512
     assert seconds_left(config, 0, 1200, 32.0) == 100 + 60 * 16 / 32 * 4
     assert seconds_left(config, 1, 50, 16.0) == 10
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (120, "2.0 min"), (86_400, "24.0 h"), (2e8, "2,314.8 days")]
-)
-def test_span_takes_the_largest_unit_of_two(seconds, text):
-    assert span(seconds) == text

@@ -54,7 +54,7 @@ def keyed_dropout(dtype: torch.dtype, width: int) -> None:
 
 
 def row_cast(dtype: torch.dtype, width: int) -> None:
-    cast_rows_triton(meta(TOKENS, width, dtype=dtype), torch.float8_e4m3fn)
+    cast_rows_triton(meta(TOKENS, width, dtype=dtype))
 
 
 def embedding(dtype: torch.dtype, width: int, rows: int) -> None:

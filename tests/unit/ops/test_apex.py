@@ -1,5 +1,6 @@
 """The Apex binding against a stand-in that has Apex's documented signature; it has not met a real Apex."""
 
+import functools
 import sys
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from torch.nn import functional
 from unit.optim.test_apex_lamb import install
 
-from megabert.ops.backend import apex_obstacle, apex_status
+from megabert.foundation.errors import KernelError
+from megabert.ops.backend import apex_obstacle, apex_status, describe_choices
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.settings.config.model import ModelConfig
 
 
 @pytest.fixture
@@ -51,3 +54,13 @@ def test_apex_status_names_what_a_partial_build_lacks(apex_stand_in, monkeypatch
     assert apex_status().startswith("apex: without its modules amp_C (optional); to build them: git clone")
     install(monkeypatch, "amp_C")
     assert apex_status() == "apex: importable (optional); choose it with ops.layer_norm=apex or ops.lamb=apex"
+
+
+def test_lamb_by_apex_is_a_choice_if_apex_has_its_kernels(apex_stand_in, monkeypatch):
+    describe = functools.partial(describe_choices, {"lamb": "apex"}, model=ModelConfig(), precision="bf16")
+    with pytest.raises(KernelError, match=r"ops\.lamb=apex cannot run: the apex here has no module amp_C"):
+        describe("cuda", has_lamb=True)
+    install(monkeypatch, "amp_C")
+    assert describe("cuda", has_lamb=True) == "ops on cuda: apex (lamb)"
+    with pytest.raises(KernelError, match=r"ops\.lamb=apex cannot run: NVIDIA Apex needs a CUDA GPU"):
+        describe("cpu", has_lamb=True)

@@ -16,7 +16,7 @@ class Sum:
     def __init__(self, *shape, dtype=torch.float32):
         self.total, self.products = torch.full(shape, torch.nan, dtype=dtype), 0
 
-    def add_product(self, left_OT, right_TI):
+    def __call__(self, left_OT, right_TI):
         add_product_(self.total, left_OT, right_TI, is_first=self.products == 0)
         self.products += 1
 

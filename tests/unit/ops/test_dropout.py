@@ -113,3 +113,8 @@ def test_chunks_do_not_show(make_site, monkeypatch):
     whole = ops.dropout(x, site)
     monkeypatch.setattr("megabert.ops.dropout.CHUNK", 130)
     assert torch.equal(ops.dropout(x, site), whole)
+
+
+def test_almost_certain_dropout_keeps_its_last_level():
+    rate = ops.DropoutRate(1 - 2**-18)
+    assert (rate.level, rate.scale, rate.threshold) == (2**16 - 1, 2**16, 2**31 - 2**16)

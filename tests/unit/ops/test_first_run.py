@@ -12,7 +12,7 @@ from megabert.ops.backend import Backend, choose, disproved, forget_disproved, n
 from megabert.ops.bias_gelu import api
 from megabert.ops.bias_gelu.cpu import bias_gelu_torch
 from megabert.ops.proof import first_run
-from megabert.ops.proof.first_run import cases_of, find_failures, settle
+from megabert.ops.proof.first_run import agree, cases_of, find_failures, settle
 from megabert.settings.config.model import ModelConfig
 
 CPU = torch.device("cpu")
@@ -161,6 +161,34 @@ def test_a_wrong_backend_after_the_first_choice_neither_ends_the_run_nor_takes_p
     assert settle([wrong], AUTO, unproven=unproven, device=CPU) == ()
     assert usable_backends("bias_gelu", "cpu")[0] == "planted"
     assert "second" not in usable_backends("bias_gelu", "cpu")
+
+
+def test_a_backend_that_refuses_a_problem_does_not_differ(monkeypatch):
+    def picky(x_TF, bias_F, *, approximate):
+        if float(x_TF.detach().max()) < 0:
+            raise KernelError("negative numbers are not taken")
+        return bias_gelu_torch(x_TF, bias_F, approximate=approximate)
+
+    table = (Backend("planted", picky, no_obstacle), *backend.BACKENDS["bias_gelu"])
+    monkeypatch.setitem(backend.BACKENDS, "bias_gelu", table)
+    choose.cache_clear()
+    for requested in (AUTO, {"bias_gelu": "planted"}):
+        failures = find_failures(CASES, requested, CPU)
+        assert settle([failures], requested, unproven="refuse", device=CPU) == ()
+        assert usable_backends("bias_gelu", "cpu")[0] == "planted"
+
+
+def test_ranks_agree_on_a_backend_that_all_of_them_take(plant, monkeypatch):
+    plant(1.0)
+    first, *others = backend.BACKENDS["bias_gelu"]
+    monkeypatch.setitem(
+        backend.BACKENDS, "bias_gelu", (first, Backend("second", bias_gelu_torch, no_obstacle), *others)
+    )
+    of_rank_0 = {"bias_gelu": {"planted": None, "second": None, "torch": None}}
+    of_rank_1 = {"bias_gelu": {"planted": "no compiler", "second": "an older torch", "torch": None}}
+    (sentence,) = agree([of_rank_0, of_rank_1], AUTO)
+    assert sentence.endswith("torch takes the place of planted, which cannot run everywhere: no compiler, on rank 1")
+    assert usable_backends("bias_gelu", "cpu") == ["torch"], "rank 0 would have run the second one"
 
 
 def test_an_op_without_a_setting_of_its_own_is_not_given_one_in_the_remedy(monkeypatch):

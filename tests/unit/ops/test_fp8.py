@@ -12,7 +12,6 @@ from megabert.ops.dense import dense, sum_products_in
 from megabert.ops.fp8 import cast_rows, obstacle, row_product, row_product_reference, scales_of
 from megabert.settings.config.model import ModelConfig
 
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 DTYPES = [torch.bfloat16, torch.float32]
 ROUNDED = {torch.bfloat16: 4e-3, torch.float32: 1e-6}
 """Largest relative error of a product of exact factors: sums in float32, a result in the type of the inputs."""
@@ -32,45 +31,42 @@ def relative(value, expected):
     return float((value.double() - expected).norm() / expected.norm())
 
 
-def nearest(rows_RK, dtype):
+def nearest(rows_RK):
     """The nearest of all finite values of the 8-bit type times the row's scale."""
-    grid = torch.arange(256, dtype=torch.uint8).view(dtype).double()
-    grid, scales = grid[grid.isfinite()].unique(), scales_of(rows_RK, dtype).double()
+    grid = torch.arange(256, dtype=torch.uint8).view(fp8.TYPE).double()
+    grid, scales = grid[grid.isfinite()].unique(), scales_of(rows_RK).double()
     return grid[(rows_RK.double()[..., None] / scales[..., None] - grid).abs().argmin(-1)] * scales
 
 
-@pytest.mark.parametrize("dtype8", [E4M3, E5M2])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_cast_takes_the_nearest_value(dtype8, dtype, generator):
+def test_a_cast_takes_the_nearest_value(dtype, generator):
     x = rows(generator, 9, 64, dtype=dtype)
-    values, scales = cast_rows(x, dtype8)
-    expected, exact = nearest(x, dtype8), values.double() * scales.double()
+    values, scales = cast_rows(x)
+    expected, exact = nearest(x), values.double() * scales.double()
     # Of two that are equally near either may be listed first.
     assert torch.equal((exact - x.double()).abs(), (expected - x.double()).abs())
-    assert torch.equal(exact, fp8._rounded(x.double(), dtype8))
+    assert torch.equal(exact, fp8._rounded(x.double()))
 
 
-@pytest.mark.parametrize("dtype8", [E4M3, E5M2])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [1, 2, 15, 17, 8192])
-def test_rows_of_any_number_are_cast_and_multiplied_as_in_float64_infinities_too(tokens, dtype, dtype8, generator):
+def test_rows_of_any_number_are_cast_and_multiplied_as_in_float64_infinities_too(tokens, dtype, generator):
     x, w = rows(generator, tokens, INPUTS, dtype=dtype), rows(generator, OUTPUTS, INPUTS, dtype=dtype)
     x[::5, 3] = torch.inf
-    values, scales = cast_rows(x, dtype8)
+    values, scales = cast_rows(x)
     exact = {"rtol": 0, "atol": 0, "equal_nan": True}
-    torch.testing.assert_close(values.double() * scales.double(), fp8._rounded(x.double(), dtype8), **exact)
+    torch.testing.assert_close(values.double() * scales.double(), fp8._rounded(x.double()), **exact)
     x[1::5, 4] = torch.nan
-    product, expected = row_product(x, w, dtype=dtype8), row_product_reference(x, w, dtype=dtype8)
+    product, expected = row_product(x, w), row_product_reference(x, w)
     assert product[0].isnan().all()
     assert torch.equal(product.isfinite(), expected.isfinite())
     assert tokens < 3 or relative(product.nan_to_num(), expected.nan_to_num()) < ROUNDED[dtype]
 
 
-@pytest.mark.parametrize("dtype8", [E4M3, E5M2])
-def test_a_scale_is_the_smallest_power_of_two_that_fits(dtype8):
-    top = torch.finfo(dtype8).max
+def test_a_scale_is_the_smallest_power_of_two_that_fits():
+    top = torch.finfo(fp8.TYPE).max
     largest = torch.tensor([[top], [top * 1.01], [top / 2], [top / 2 * 1.01], [1e-20], [3e38]])
-    scales = scales_of(largest, dtype8)
+    scales = scales_of(largest)
     assert torch.equal(torch.frexp(scales).mantissa, torch.full_like(scales, 0.5))
     assert ((largest / scales <= top) & (largest / scales > top / 2)).all()
 
@@ -82,8 +78,8 @@ def test_rows_of_zeros_and_of_the_smallest_numbers_stay_finite():
 
 def test_scales_look_at_their_row_alone(generator):
     x, w = rows(generator, 30, INPUTS), rows(generator, OUTPUTS, INPUTS)
-    values, scales = cast_rows(x, E4M3)
-    few_values, few_scales = cast_rows(x[5:9], E4M3)
+    values, scales = cast_rows(x)
+    few_values, few_scales = cast_rows(x[5:9])
     assert torch.equal(few_values.float(), values[5:9].float())
     assert torch.equal(few_scales, scales[5:9])
     assert relative(row_product(x[5:9], w), row_product(x, w)[5:9].double()) < 1e-6
@@ -92,7 +88,7 @@ def test_scales_look_at_their_row_alone(generator):
 def test_a_weight_is_the_same_by_outputs_and_by_inputs(generator):
     w = torch.randn(64, 48, generator=generator)
     w = torch.where(w.abs() < 0.01, 0.01, w)
-    (by_output, s), (by_input, t) = cast_rows(w, E4M3), cast_rows(w.t(), E4M3)
+    (by_output, s), (by_input, t) = cast_rows(w), cast_rows(w.t())
     assert torch.equal(by_output.float() * s, (by_input.float() * t).t())
 
 
@@ -134,7 +130,7 @@ def test_what_is_not_finite_stays_so_in_its_row_alone(bad, generator):
 
 def test_scales_frozen_at_1_are_seen(monkeypatch, generator):
     x, w = 1e-5 * torch.randn(20, INPUTS, generator=generator), torch.randn(OUTPUTS, INPUTS, generator=generator)
-    monkeypatch.setattr(fp8, "scales_of", lambda rows_RK, dtype: torch.ones(len(rows_RK), 1))
+    monkeypatch.setattr(fp8, "scales_of", lambda rows_RK: torch.ones(len(rows_RK), 1))
     assert relative(row_product(x, w), row_product_reference(x, w)) == 1, "all of it vanishes"
 
 

@@ -111,7 +111,7 @@ def mb_of_casts(monkeypatch, *, layers: int) -> dict[str, float]:
     moved, cast_factor = {"ride": 0.0, "own": 0.0}, fp8.cast_factor
 
     def launch(kernel, *given, **options):
-        moved["ride"] += sum(one.nbytes for one in given if getattr(one, "dtype", None) == fp8.FORWARD) / 1e6
+        moved["ride"] += sum(one.nbytes for one in given if getattr(one, "dtype", None) == fp8.TYPE) / 1e6
 
     def cast(rows, *dtype):
         moved["own"] += 3 * rows.numel() * (rows.shape[0] == 32_768) / 1e6

@@ -7,6 +7,7 @@ import torch
 
 from megabert.ops.backend import BACKENDS, Backend, choose, no_obstacle, usable_backends
 from megabert.ops.bias_gelu.cpu import bias_gelu_torch
+from megabert.ops.dense import table_gradient_torch
 from megabert.ops.dropout import dropped_torch
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.settings.config.model import ModelConfig
@@ -51,6 +52,10 @@ def one_wrong_bit(x_RC, dropout):
     return out
 
 
+def without_the_last_token(grad_TE, order_T, first_R):
+    return table_gradient_torch(grad_TE, order_T, first_R.clamp(max=len(order_T) - 1))
+
+
 def not_a_number(x_TF, bias_F, *, approximate):
     return (x_TF + bias_F) * float("nan")
 
@@ -64,6 +69,7 @@ def broken(x_TF, bias_F, *, approximate):
     [
         ("bias_gelu", "erf", wrong_gradient, r"bias_gelu \(erf, float32\) by planted: relative error of (x_TF|bias_F)"),
         ("dropout", "mask", one_wrong_bit, "by planted: "),
+        ("embedding", "gradient", without_the_last_token, "by planted: relative error of gradient 0.0"),
         ("bias_gelu", "erf", not_a_number, "by planted: "),
         ("bias_gelu", "erf", broken, "by planted failed: RuntimeError: PassManager::run failed$"),
     ],

@@ -31,7 +31,8 @@ from megabert.downstream.finetuning.grid.survey import Survey, survey
 from megabert.downstream.finetuning.saved_model import rescore
 from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, open_to_read, remove_killed_writes, sha256_file
-from megabert.observability.logs import log_to_stderr, logger, span
+from megabert.foundation.text_tables import span
+from megabert.observability.logs import log_to_stderr, logger
 from megabert.settings.command_line.arguments import Device
 from megabert.settings.command_line.signals import run_children
 from megabert.settings.config.finetune import FinetuneConfig

@@ -6,7 +6,6 @@ A grid's folder holds ``grid.json`` (which grid it is), ``results.json`` and ``r
 with one folder per cell. A cell is the output folder of a single run with one seed.
 """
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from megabert.downstream.finetuning.grid.cells import Cell, LabelledSet, cell_na
 from megabert.downstream.finetuning.tasks import TASKS, find_task
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.files import atomic_write
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import read_json, write_json
 from megabert.foundation.text_tables import render_table
 from megabert.settings.command_line.terminal import printable
 from megabert.settings.config.extensions import registered
@@ -106,7 +105,7 @@ def save_grid(output_dir: Path, result: GridResult) -> str:
     tables.
     """
     tables = render_grid(result)
-    atomic_write(output_dir / results.SUMMARY_NAME, json.dumps(asdict(result), indent=2) + "\n")
+    write_json(output_dir / results.SUMMARY_NAME, asdict(result))
     text = "\n\n".join(f"```\n{table}\n```" for table in tables)
     atomic_write(output_dir / results.TABLE_NAME, f"# {' '.join(result.sets)}\n\n{text}\n\n![scores]({PICTURE_NAME})\n")
     atomic_write(output_dir / PICTURE_NAME, draw_grid(result))

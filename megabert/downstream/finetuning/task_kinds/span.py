@@ -7,7 +7,6 @@ the answer, or there is none, both are [CLS].
 
 # T packed tokens, B sequences (windows), S tokens of a padded sequence
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from megabert.downstream.finetuning.task_kinds.base import Head, Logits, Predict
 from megabert.downstream.finetuning.task_kinds.questions import SpanQuestion, read_questions
 from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import write_json
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.tokens.tokenization.composition import past_marks
 
@@ -239,7 +238,7 @@ class Span(TaskKind[SpanQuestion]):
         paths = []
         for suffix, content in contents.items():
             paths.append(stem.with_name(f"{stem.name}{suffix}"))
-            atomic_write(paths[-1], json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+            write_json(paths[-1], content, ensure_ascii=False, indent=1)
         return [*super().write(predictions, metrics, stem), *paths]
 
 

@@ -88,7 +88,28 @@ def write_zeros(
 
 
 @triton.jit
-def _scores_and_values(
+def add_position_scores(
+    scores,  # scores of contents, scaled, of a tile
+    query,  # its queries, of a shape that broadcasts against ``key``
+    key,  # its keys; both count within the sequence and are not past its end
+    products,  # the table of distances, products of queries (c2p) and of keys (p2c), moved to a sequence and head
+    middle,  # place of distance 0 in the table
+    positions,  # P
+):
+    """Add the scores of contents with positions and of positions with contents, as far as there are any."""
+    position_ptr, c2p_ptr, p2c_ptr = products
+    if c2p_ptr is None and p2c_ptr is None:
+        return scores
+    position = tl.load(position_ptr + (middle + query - key))
+    if c2p_ptr is not None:
+        scores += tl.load(c2p_ptr + (query * positions + position)).to(tl.float32)
+    if p2c_ptr is not None:
+        scores += tl.load(p2c_ptr + (key * positions + position)).to(tl.float32)
+    return scores
+
+
+@triton.jit
+def scores_and_values(
     q,  # queries, (rows, BLOCK_H)
     qkv_ptr,  # queries, keys and values of one sequence and head
     first,  # first key of the tile
@@ -98,8 +119,9 @@ def _scores_and_values(
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     COLUMNS: tl.constexpr,  # keys of the tile
+    distances=None,  # DeBERTa's: scale, numbers of the queries, and the last three of ``add_position_scores``
 ):
-    """Return Q K^T, -inf for keys past the end, and the values of a tile."""
+    """Return Q K^T, or scaled scores that count distances, -inf for keys past the end, and the values of a tile."""
     h = tl.arange(0, BLOCK_H)
     cols = first + tl.arange(0, COLUMNS)
     offsets = cols[:, None] * 3 * width + h[None, :]
@@ -109,6 +131,10 @@ def _scores_and_values(
     k = tl.load(qkv_ptr + width + offsets, mask=mask, other=0.0)
     v = tl.load(qkv_ptr + 2 * width + offsets, mask=mask, other=0.0)
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if distances is not None:
+        score_scale, row, products, middle, positions = distances
+        real = tl.minimum(cols, length - 1) if IS_TAIL else cols
+        scores = add_position_scores(scores * score_scale, row[:, None], real[None, :], products, middle, positions)
     if IS_TAIL:
         scores = tl.where((cols < length)[None, :], scores, float("-inf"))
     return scores, v
@@ -179,13 +205,13 @@ def attention_forward(
     context = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
     filled = length // COLUMNS * COLUMNS
     for first in range(0, filled, COLUMNS):
-        scores, v = _scores_and_values(q, qkv_ptr, first, length, width, False, HEAD, BLOCK_H, COLUMNS)
+        scores, v = scores_and_values(q, qkv_ptr, first, length, width, False, HEAD, BLOCK_H, COLUMNS)
         p, shrink, total, highest = weigh(scores, total, highest, score_scale)
         if seeds_ptr is not None:  # after the sum: a dropped probability stays in the denominator
             p = drop_pairs(p, keys, block * ROWS, rows[:, None], first, cols[None, :], threshold)
         context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
     if filled < length:
-        scores, v = _scores_and_values(q, qkv_ptr, filled, length, width, True, HEAD, BLOCK_H, COLUMNS)
+        scores, v = scores_and_values(q, qkv_ptr, filled, length, width, True, HEAD, BLOCK_H, COLUMNS)
         p, shrink, total, highest = weigh(scores, total, highest, score_scale)
         if seeds_ptr is not None:
             p = drop_pairs(p, keys, block * ROWS, rows[:, None], filled, cols[None, :], threshold)

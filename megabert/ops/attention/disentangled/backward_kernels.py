@@ -29,8 +29,7 @@ plain matrix products.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, write_zeros
-from megabert.ops.attention.disentangled.kernels import add_position_scores
+from megabert.ops.attention.dense.kernels import add_position_scores, bounds, dropout_keys, first_query, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 

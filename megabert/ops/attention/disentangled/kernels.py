@@ -22,63 +22,15 @@ so that a large one does not overflow float16.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, weigh, write_zeros
+from megabert.ops.attention.dense.kernels import (
+    bounds,
+    dropout_keys,
+    first_query,
+    scores_and_values,
+    weigh,
+    write_zeros,
+)
 from megabert.ops.triton_support.device_functions import drop_pairs
-
-
-@triton.jit
-def add_position_scores(
-    scores,  # scores of contents, scaled, of a tile
-    query,  # its queries, of a shape that broadcasts against ``key``
-    key,  # its keys; both count within the sequence and are not past its end
-    products,  # the table of distances, products of queries (c2p) and of keys (p2c), moved to a sequence and head
-    middle,  # place of distance 0 in the table
-    positions,  # P
-):
-    """Add the scores of contents with positions and of positions with contents, as far as there are any."""
-    position_ptr, c2p_ptr, p2c_ptr = products
-    if c2p_ptr is None and p2c_ptr is None:
-        return scores
-    position = tl.load(position_ptr + (middle + query - key))
-    if c2p_ptr is not None:
-        scores += tl.load(c2p_ptr + (query * positions + position)).to(tl.float32)
-    if p2c_ptr is not None:
-        scores += tl.load(p2c_ptr + (key * positions + position)).to(tl.float32)
-    return scores
-
-
-@triton.jit
-def _scores_and_values(
-    q,  # queries, (rows, BLOCK_H)
-    row,  # their numbers, not past the end
-    qkv_ptr,  # queries, keys and values of one sequence and head
-    products,  # as in ``add_position_scores``
-    first,  # first key of the tile
-    length,  # keys of the sequence
-    width,  # D
-    middle,  # place of distance 0 in the table
-    positions,  # P
-    score_scale,  # log2(e) / sqrt(H * kinds)
-    IS_TAIL: tl.constexpr,  # whether the tile reaches past the end
-    HEAD: tl.constexpr,  # H
-    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
-    COLUMNS: tl.constexpr,  # keys of the tile
-):
-    """Return scaled scores, -inf for keys past the end, and the values of a tile."""
-    h = tl.arange(0, BLOCK_H)
-    cols = first + tl.arange(0, COLUMNS)
-    offsets = cols[:, None] * 3 * width + h[None, :]
-    mask, real = (h < HEAD)[None, :], cols
-    if IS_TAIL:
-        mask &= (cols < length)[:, None]
-        real = tl.minimum(cols, length - 1)
-    k = tl.load(qkv_ptr + width + offsets, mask=mask, other=0.0)
-    v = tl.load(qkv_ptr + 2 * width + offsets, mask=mask, other=0.0)
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * score_scale
-    scores = add_position_scores(scores, row[:, None], real[None, :], products, middle, positions)
-    if IS_TAIL:
-        scores = tl.where((cols < length)[None, :], scores, float("-inf"))
-    return scores, v
 
 
 @triton.jit(do_not_specialize=["tokens", "sequences", "blocks", "middle", "first_head"])
@@ -146,9 +98,9 @@ def disentangled_attention_forward(
     filled = length // COLUMNS * COLUMNS
     for is_tail in tl.static_range(2):
         for first in range(filled if is_tail else 0, length if is_tail else filled, COLUMNS):
-            scores, v = _scores_and_values(
-                q, real, qkv_ptr, products, first, length, width, middle, positions, score_scale,
-                is_tail, HEAD, BLOCK_H, COLUMNS,
+            scores, v = scores_and_values(
+                q, qkv_ptr, first, length, width, is_tail, HEAD, BLOCK_H, COLUMNS,
+                (score_scale, real, products, middle, positions),
             )  # fmt: skip
             p, shrink, total, highest = weigh(scores, total, highest, 1.0)
             if seeds_ptr is not None:  # after the sum: a dropped probability stays in the denominator

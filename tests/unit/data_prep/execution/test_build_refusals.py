@@ -82,7 +82,7 @@ def test_file_system_without_locks_is_told_and_used(build, monkeypatch, capsys):
 
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, build, monkeypatch):
-    monkeypatch.setattr(build_state, "installed_version", lambda name: "99")
+    monkeypatch.setattr(build_state, "version_of", lambda name: "99")
     paths = sorted([*own_copy.glob("instances/*/*.json"), *own_copy.rglob("*.arrow")])
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
     tokenizers = {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")}
@@ -95,7 +95,7 @@ def test_other_versions_are_refused_where_units_are_left(own_copy, build, make_c
     (own_copy / "instances" / "64" / "train-00000-00.arrow").unlink()
     installed = build_state.installed_versions(make_config())
     recorded = installed["sentencex"]
-    monkeypatch.setattr(build_state, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
+    monkeypatch.setattr(build_state, "version_of", lambda name: {**installed, "sentencex": "99"}[name])
     with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):
         build(own_copy)
 

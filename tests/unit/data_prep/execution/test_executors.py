@@ -1,11 +1,12 @@
 """Worker processes: what their helpers inherit. Results and deaths of workers are tested by builds."""
 
+import os
 import subprocess
 import sys
 
 from forked.client import environment_of_commands
 
-from data_prep.execution.executors import WORTH_WORKERS, available_cores
+from data_prep.execution.executors import WORTH_WORKERS
 from data_prep.execution.mpi import executor_of_all_ranks
 
 HANG_UP = """
@@ -32,6 +33,6 @@ def test_a_small_input_is_left_to_this_process_unless_workers_are_asked_for():
     with executor_of_all_ranks(None, is_mpi=False) as by_default, executor_of_all_ranks(3, is_mpi=False) as asked:
         least = WORTH_WORKERS
         # On a single core there is no other process in any case.
-        assert by_default.suited_to(least).workers == available_cores()
+        assert by_default.suited_to(least).workers == len(os.sched_getaffinity(0))
         assert by_default.suited_to(least - 1).workers == 1
         assert (asked.suited_to(1).workers, asked.suited_to(least).workers) == (3, 3)

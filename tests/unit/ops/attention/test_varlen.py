@@ -5,15 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.tiny_models import tiny_config
 from torch.nn.attention import varlen
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.rotary.cpu import rotary_attention_varlen
-from megabert.ops.backend import BACKENDS, choose, no_obstacle, varlen_obstacle
+from megabert.ops.backend import BACKENDS, choose, no_obstacle, usable_backends, varlen_obstacle
 from megabert.ops.dropout import Heads
+from megabert.ops.proof.first_run import cases_of, find_failures, settle
 from megabert.ops.proof.problem import TOLERANCE, errors
 from megabert.ops.proof.problems import rotary_attention_problem
+
+CPU = torch.device("cpu")
 
 
 def stand_in(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size=(-1, -1)):
@@ -95,3 +99,13 @@ def test_obstacles_name_what_is_missing(monkeypatch):
     assert varlen_obstacle("cuda") is None
     monkeypatch.setattr(varlen, "varlen_attn", lambda q, k, v, cu_q, cu_k, max_q, max_k, is_causal=False: q)
     assert varlen_obstacle("cuda").endswith("has no window")
+
+
+@pytest.mark.parametrize("asked", ["auto", "varlen"])
+def test_the_first_run_does_not_call_its_refusals_a_difference(asked, usable, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model, requested = tiny_config("modernbert", local_attention=8), {"attention": asked}
+    cases = [case for case in cases_of([model], [32], torch.bfloat16) if case[0] == "rotary_attention"]
+    failures = find_failures(cases, requested, CPU)
+    assert settle([failures], requested, unproven="fallback", device=CPU) == ()
+    assert usable_backends("rotary_attention", "cpu")[0] == "varlen"

@@ -1,5 +1,7 @@
 """The first run finds an error in a kernel, and blames a wrong constant on the ops that have it alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import triton.language as tl
@@ -64,3 +66,8 @@ def test_a_part_of_a_formula_that_is_left_out_is_found(op, kernel, right, wrong,
 
 def test_kernels_as_they_are_pass():
     assert find_failures([("lamb", SHAPES), ("layer_norm", SHAPES)], {"lamb": "auto", "layer_norm": "auto"}, CPU) == {}
+
+
+def test_heads_that_are_too_wide_are_refused_and_no_difference():
+    wide = replace(SHAPES, hidden=256, length=4)
+    assert find_failures([("attention", wide)], {"attention": "auto"}, CPU) == {}

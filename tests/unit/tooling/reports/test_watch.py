@@ -9,7 +9,7 @@ import pytest
 import yaml
 from support.run_folders import eval_row, train_row, write_run
 
-from megabert.observability.logs import span
+from megabert.foundation.text_tables import span
 from megabert.tooling.reports.watch import read_overview
 from megabert.training.recovery.watchdog import Beat
 
