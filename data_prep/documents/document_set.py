@@ -36,7 +36,7 @@ SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
 def hash_text(text: str, content: bytes | None = None) -> int:
-    """Return 64 bits of the BLAKE2b hash of a text, in whose lines any white space counts as one space, as for tokenizers.
+    """Return 64 bits of the BLAKE2b hash of a text; any white space in a line counts as one space, as for tokenizers.
 
     Args:
         text: The text, without white space at its ends; its lines are paragraphs.
