@@ -35,17 +35,14 @@ HELD_BYTES = 36 << 20
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
-def hash_text(text: str, content: bytes | None = None) -> int:
+def hash_text(text: str) -> int:
     """Return 64 bits of the BLAKE2b hash of a text, in which any white space counts as one space, as for tokenizers.
 
     Args:
         text: The text, without white space at its ends; quickest if paragraphs are joined by spaces.
-        content: Its UTF-8, if the caller has it.
     """
-    content = text.encode() if content is None else content
-    if b"  " in content or not text.isprintable():  # of white space, only the plain space is printable
-        content = " ".join(text.split()).encode()
-    return hash_bytes(content)
+    is_plain = text.isprintable() and "  " not in text  # of white space, only the plain space is printable
+    return hash_bytes((text if is_plain else " ".join(text.split())).encode())
 
 
 def hash_bytes(content: bytes) -> int:
