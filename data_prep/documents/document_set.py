@@ -35,17 +35,16 @@ HELD_BYTES = 36 << 20
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
-def hash_text(text: str, content: bytes | None = None) -> int:
+def hash_text(text: str) -> int:
     """Return 64 bits of the BLAKE2b hash of a text; any white space in a line counts as one space, as for tokenizers.
 
     Args:
         text: The text, without white space at its ends; its lines are paragraphs.
-        content: Its UTF-8, if the caller has it.
     """
-    content, lines = text.encode() if content is None else content, text.split("\n")
-    if b"  " in content or not all(map(str.isprintable, lines)):  # of white space, only the plain space is printable
-        content = "\n".join(" ".join(line.split()) for line in lines).encode()
-    return hash_bytes(content)
+    lines = text.split("\n")
+    if "  " in text or not all(map(str.isprintable, lines)):  # of white space, only the plain space is printable
+        text = "\n".join(" ".join(line.split()) for line in lines)
+    return hash_bytes(text.encode())
 
 
 def hash_bytes(content: bytes) -> int:

@@ -168,8 +168,8 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
         for paragraphs in reader.documents():
             counts["documents"] += 1
             # Hashed before it is cut: another splitter leaves a document in its split and bucket.
-            content = (text := "\n".join(paragraphs)).encode()
-            sentences = reader.sentences(paragraphs, content)
+            text = "\n".join(paragraphs)
+            sentences = reader.sentences(paragraphs, text.encode())
             # A document may lose all of its text to the cleaning rules; it is counted and not written.
             if not sentences:
                 counts["empty_documents"] += 1
@@ -177,7 +177,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
             counts["written"] += 1
             counts["sentences"] += len(sentences)
             counts["characters"] += sum(map(len, sentences))
-            yield document_set.hash_text(text, content), sentences
+            yield document_set.hash_text(text), sentences
 
     paths = write_parts(task.path, documents(), partial(_TextPart, source))
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
