@@ -113,7 +113,7 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
 
 @pytest.mark.parametrize("names", ["abc", "cba", "bca"])
 def test_copy_of_the_heaviest_source_stays_whatever_the_order(make_config, tmp_path, names):
-    """Of equal weights stays the copy of the first source by name; of one source, the copy of most sentences."""
+    """Among equal weights it is the copy of the first source by name; in one source, the copy of most sentences."""
     sources = tuple(SourceConfig(input=name, name=name, weight=9 if name == "b" else 1) for name in names)
     config = make_config(sources=sources, clean=CleanConfig(rules=("duplicate_documents",)))
     task = step5_documents.BucketTask(None, "validation", 0, 1, 2000, tmp_path / "a.arrow", config)
