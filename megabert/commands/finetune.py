@@ -60,7 +60,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--config", type=Path, action="append", default=[])
     parser.add_argument("--output-dir")
     parser.add_device()
-    parser.add_argument("--epochs", type=bounded(number, above=0, most=10_000), action="extend", nargs="+", default=[])
+    parser.add_argument("--epochs", type=bounded(number, above=0, most=10_000), nargs="+", default=[])
     rate = bounded(number, above=0, most=1000)
     parser.add_argument("--learning-rates", type=rate, action="extend", nargs="+", default=[])
     parser.add_argument("--processes", type=bounded(whole, least=1, most=MOST_PROCESSES))
