@@ -132,7 +132,7 @@ def fake_gpu(
         (dist, "get_rank"): lambda group=None: 0,
         (dist, "get_world_size"): lambda group=None: world_size,
         (reduction, "_take"): noted(reduction._take),
-        (reduction, "place_of"): noted(reduction.place_of),
+        (reduction, "_place_of"): noted(reduction._place_of),
     }
     with contextlib.ExitStack() as stack:
         for (owner, name), stand_in in patches.items():
