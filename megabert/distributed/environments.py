@@ -151,7 +151,7 @@ def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]
 
     Raises:
         ConfigError: A launcher's variable is not a number, the first host cannot be found out, or mpirun started
-            several processes, which would be as many worlds of one.
+            several processes, each of which would be a world of its own.
     """
     launcher = find_launcher(environment)
     if launcher is None:

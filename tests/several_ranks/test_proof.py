@@ -160,8 +160,8 @@ def test_a_remedy_names_a_flag_that_exists(monkeypatch, capsys):
     findings = failures(check_problems(narrow(precision="fp8"), CPU))
     flags = {finding.text: re.search(r"--\S+\w", finding.remedy)[0] for finding in findings}
     assert flags.pop("fp8") == flags.pop("fp8_casts") == "--precision"
-    of_sbatch = {flags.pop(op) for op in ("dense", "dropout", "dropout_keys", "embedding")}
-    assert of_sbatch == {"--exclude=NODE"}  # of sbatch
+    values = {flags.pop(op) for op in ("dense", "dropout", "dropout_keys", "embedding")}
+    assert values == {"--exclude=NODE"}  # of sbatch
     assert flags.keys() == {"layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb"}
     with pytest.raises(SystemExit):
         main(["pretrain", "--help-all"])

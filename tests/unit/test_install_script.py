@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = """#!/bin/bash
 # Answers as an interpreter without torch would; pip has the builds of torch that $BUILDS names.
 case "$*" in
-  *sys.base_prefix*) echo "$OF_VIRTUALENV" ;;
+  *sys.base_prefix*) echo "$PREFIX_WITH_TORCH" ;;
   "-m venv"*) mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
   *"pip --version") ;;
   "-m pip"*)
@@ -41,7 +41,7 @@ def install(tmp_path):
     def run(*builds: str, **settings: str) -> tuple[int, str, list[str], list[str]]:
         environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "WORK": str(tmp_path)}
         environment |= {"PYTHON": "python3", "BUILDS": " ".join(builds), "TORCH_INDEX": "https://index"}
-        environment |= {"OF_VIRTUALENV": "", "CUDA": "", **settings}
+        environment |= {"PREFIX_WITH_TORCH": "", "CUDA": "", **settings}
         command = ["bash", ROOT / "requirements" / "install.sh", tmp_path / "venv", "test"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         asked, pins = map(lines_of, (tmp_path / "asked", tmp_path / "venv" / "constraints.txt"))
@@ -82,12 +82,12 @@ def test_cuda_build_is_taken_without_a_driver_if_asked_for(install):
 
 def test_torch_of_another_virtualenv_is_not_said_to_be_kept(install, tmp_path):
     (tmp_path / "torch").write_text(CPU)
-    code, shown, asked, _ = install(CPU, OF_VIRTUALENV=str(tmp_path / "other"))
+    code, shown, asked, _ = install(CPU, PREFIX_WITH_TORCH=str(tmp_path / "other"))
     assert (code, asked) == (2, [])
     assert f"make VENV={tmp_path}/other" in shown
     assert "keeping torch" not in shown
     (tmp_path / "venv").mkdir()
-    code, shown, asked, _ = install(CPU, OF_VIRTUALENV=str(tmp_path / "venv"))
+    code, shown, asked, _ = install(CPU, PREFIX_WITH_TORCH=str(tmp_path / "venv"))
     assert (code, asked) == (0, []), shown
     assert "keeping torch" in shown
 

@@ -121,7 +121,7 @@ def agree(
             continue
         names = list(backends)
         common = next(name for name in names if all(column[name] is None for column in columns))
-        for name in names[: names.index(common)]:  # all of them: one that is left would be some rank's next choice
+        for name in names[: names.index(common)]:  # all of them, or a rank would choose the next one
             reason = next(f"{column[name]}, on rank {rank}" for rank, column in enumerate(columns) if column[name])
             disprove(op, name, reason)
             if name in first_choices:

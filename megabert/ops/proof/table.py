@@ -265,7 +265,7 @@ class OpCheck:
 
 
 def compare(op: str, backend: str, shapes: Shapes, device: torch.device, *, seed: int = 0) -> Iterator[OpCheck]:
-    """Yield how a backend does on each small problem of an op; one that raises an error has failed or refuses it.
+    """Yield how a backend does on each small problem of an op; if it raises an error, it failed or refuses this one.
 
     Args:
         op: A key of ``PROBLEMS``.

@@ -184,9 +184,9 @@ def test_ranks_agree_on_a_backend_that_all_of_them_take(plant, monkeypatch):
     monkeypatch.setitem(
         backend.BACKENDS, "bias_gelu", (first, Backend("second", bias_gelu_torch, no_obstacle), *others)
     )
-    of_rank_0 = {"bias_gelu": {"planted": None, "second": None, "torch": None}}
-    of_rank_1 = {"bias_gelu": {"planted": "no compiler", "second": "an older torch", "torch": None}}
-    (sentence,) = agree([of_rank_0, of_rank_1], AUTO)
+    first_rank = {"bias_gelu": {"planted": None, "second": None, "torch": None}}
+    second_rank = {"bias_gelu": {"planted": "no compiler", "second": "an older torch", "torch": None}}
+    (sentence,) = agree([first_rank, second_rank], AUTO)
     assert sentence.endswith("torch takes the place of planted, which cannot run everywhere: no compiler, on rank 1")
     assert usable_backends("bias_gelu", "cpu") == ["torch"], "rank 0 would have run the second one"
 
