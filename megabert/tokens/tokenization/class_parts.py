@@ -1,9 +1,10 @@
 """The parts of a ``tokenizer.json`` that classes of transformers 5 replace by their own."""
 
+import base64
 from pathlib import Path
 
 import tokenizers
-from tokenizers import models, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import folder_settings
@@ -52,3 +53,42 @@ def set_template(
         pair=f"{cls} $A{f' {sep}' * separators} $B:1 {sep}:1",
         special_tokens=list(ids.items()),
     )
+
+
+def rebuild_unigram(
+    backend: tokenizers.Tokenizer,
+    settings: folder_settings.FolderSettings,
+    checked: folder_settings.TokenizerJson,
+    unknown: int,
+) -> None:
+    """Give a Unigram tokenizer the steps of its class, which takes pieces and SentencePiece's character map alone.
+
+    Args:
+        backend: The tokenizer of the file.
+        settings: The folder's settings. They choose among the steps of the class.
+        checked: The fields of the file.
+        unknown: Id of the unknown piece. Two classes have a number of their own instead.
+    """
+    name, vocabulary = settings.tokenizer_class, [(piece, score) for piece, score in checked.model.vocab]
+    unknown = {"AlbertTokenizer": 1, "XLMRobertaTokenizer": 3}.get(name, unknown)
+    backend.model = models.Unigram(vocabulary, min(unknown, len(vocabulary) - 1), byte_fallback=False)
+    steps, words, otherwise = [], [pre_tokenizers.WhitespaceSplit()], "never"
+    if name == "DebertaV2Tokenizer":
+        white_space = normalizers.Replace(tokenizers.Regex(r"\s{2,}|[\n\r\t]"), " ")
+        steps = [normalizers.Lowercase()] if settings.do_lower_case else []
+        steps += [white_space, normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+        words = [pre_tokenizers.Punctuation("isolated")] if settings.split_by_punct else []
+        otherwise = "first"
+    if name == "AlbertTokenizer":
+        steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        steps += [] if settings.keep_accents else [normalizers.NFKD(), normalizers.StripAccents()]
+        steps += [] if settings.do_lower_case is False else [normalizers.Lowercase()]
+    written = checked.normalizer or {}
+    for step in written.get("normalizers") or [written]:
+        if step.get("type") == "Precompiled" and name != "DebertaV2Tokenizer":
+            steps.append(normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"])))
+            break
+    backend.normalizer = normalizers.Sequence(steps)
+    scheme = otherwise if settings.add_prefix_space is False else "always"
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*words, pre_tokenizers.Metaspace(prepend_scheme=scheme)])
+    backend.decoder = decoders.Metaspace(prepend_scheme=scheme)
