@@ -33,9 +33,10 @@ from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.proven_ops import prove_ops
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
-from megabert.training.run.folder import RunStatus, record_run, tokenizer_dir
+from megabert.training.run.folder import record_run, tokenizer_dir
 from megabert.training.run.ready_shards import check_phases, fetching_ahead, is_ahead, keep_checked
 from megabert.training.run.start import RunInputs, RunStart, find_start, open_inputs
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 from megabert.training.trainer import Trainer
 

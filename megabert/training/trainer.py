@@ -37,9 +37,10 @@ from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.checkpoint_writer import CheckpointWriter
-from megabert.training.run.folder import RunStatus, checkpoints_dir
+from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.ready_shards import check_phases, is_ahead, keep_checked
 from megabert.training.run.start import RunInputs
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 from megabert.training.step import StepResult, accumulate, describe_scores, open_loader, update, validate
 

@@ -38,6 +38,7 @@ from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
 from megabert.training.run import folder
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 
 
@@ -147,7 +148,7 @@ class RunStart:
     """Lines that say which fields differ from the last start, or from the run that this one is a fork of."""
 
 
-def find_start(run_dir: Path, inputs: RunInputs, status: folder.RunStatus) -> RunStart:
+def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     """Check the run folder against the configuration and decide how the run begins. Rank 0 calls it.
 
     A folder that has a checkpoint is always resumed: a run that was begun never starts again from nothing, nor from the

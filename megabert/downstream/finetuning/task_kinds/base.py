@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.downstream.finetuning.batches import Batcher, Features, Sequences, TaskBatch
-from megabert.downstream.finetuning.results import THRESHOLD
+from megabert.downstream.finetuning.seed_results import THRESHOLD
 from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write
