@@ -67,7 +67,7 @@ class SplitTask:
     """Record of the bucket."""
     context: str
     """Context of its seal."""
-    vocab_size: int
+    tokenizer: Path
     held_out_below: int
     """The bound below which a document's draw holds it out."""
     path: Path
@@ -80,11 +80,11 @@ def draws_of(hashes: NDArray[np.uint64]) -> Draws:
 
 
 def split_of(hashes: NDArray[np.uint64], below: int) -> NDArray[np.uint8]:
-    """Return 1 for documents that are held out: their draw is below a bound, the result of `held_out_below`."""
+    """Return 1 for documents that are held out: their draw is below a bound, the result of `find_held_out_bound`."""
     return (draws_of(hashes) < np.uint64(below)).astype(np.uint8)
 
 
-def held_out_below(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
+def find_held_out_bound(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
     """Return the bound below which a document's draw holds it out.
 
     Args:
@@ -126,7 +126,7 @@ def tokenize_documents(build: RunningBuild, texts: Sequence[Path], held_out_belo
     Args:
         build: The build.
         texts: Files of extracted documents.
-        held_out_below: The result of `held_out_below`.
+        held_out_below: The result of `find_held_out_bound`.
 
     Returns:
         One file of tokenized documents for each extracted file, and the counts.
@@ -150,18 +150,18 @@ def split_documents_again(
         build: The build.
         sources: Their buckets.
         context: Context of the seals of their records.
-        held_out_below: The result of `held_out_below`.
+        held_out_below: The result of `find_held_out_bound`.
 
     Returns:
         A file of tokenized documents for each bucket, and how many are held out.
     """
     files = TokenFiles(build.path("work", "tokens"), SPLIT_AGAIN_NAME, len(sources))
     records = StepRecords(build.folder, "before").read()
-    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+    tokenizer = build.path("tokenizer")
 
     def task(number: int) -> SplitTask:
         record = records.get(sources[number].stem.encode(), b"")
-        return SplitTask(sources[number], record, context, vocab_size, held_out_below, files[0, number].path)
+        return SplitTask(sources[number], record, context, tokenizer, held_out_below, files[0, number].path)
 
     results = build.run("tokens: split again", build.units("tokens", split_again, len(sources), task), TOKENS)
     return files, results.counts["held_out"]
@@ -177,23 +177,23 @@ def split_again(task: SplitTask) -> tuple[list[Path], Counts]:
     outcome = unseal(task.record, Outcome, task.context, where=f"{task.source}: its record", remedy=remedy)
     if [file.sha256 for file in outcome.files.values()] != [sha256_file(task.source)]:
         raise DataError(f"{task.source}: damaged (its SHA-256 does not fit). {remedy}")
-    documents = _write_with_splits(task.source, task.vocab_size, task.held_out_below, task.path)
+    documents = _write_with_splits(task)
     return [task.path], {"held_out": int(documents.splits_D.sum()), "tokens": len(documents.ids_T)}
 
 
 def split_ids(task: TokenizeTask) -> tuple[list[Path], Counts]:
     """Write the documents of a file of ids, which need no tokenizing, with their splits."""
-    tokenizer = tokenizer_of(task.tokenizer)
-    documents = _write_with_splits(task.source, tokenizer.vocab_size, task.held_out_below, task.path)
+    documents = _write_with_splits(task)
     return [task.path], {**_counts(task, documents), "empty_sentences": 0, "documents_without_tokens": 0}
 
 
-def _write_with_splits(source: Path, vocab_size: int, held_out_below: int, path: Path) -> TokenizedDocuments:
+def _write_with_splits(task: TokenizeTask | SplitTask) -> TokenizedDocuments:
     """Give the documents of a file, which are one record batch, their splits, and write them, sorted; return them."""
-    documents = TokenizedDocuments.of(one_batch(source, bucket_schema(vocab_size)))
-    documents = replace(documents, splits_D=split_of(documents.hashes_D, held_out_below))
+    vocab_size = tokenizer_of(task.tokenizer).vocab_size
+    documents = TokenizedDocuments.of(one_batch(task.source, bucket_schema(vocab_size)))
+    documents = replace(documents, splits_D=split_of(documents.hashes_D, task.held_out_below))
     documents = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
-    documents.write(path, document_schema(vocab_size))
+    documents.write(task.path, document_schema(vocab_size))
     return documents
 
 

@@ -211,7 +211,7 @@ class Trainer:
         )
 
     def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
-        train = self._shards[self.state.phase][0]
+        train = self._shards[self.state.phase].train
         shape = self._shape(train.statistics_in(phase))
         return open_loader(self.config, self.state, train, shape=shape, world=self.world)
 
@@ -274,8 +274,8 @@ class Trainer:
         with self._meter.timing("pause"), average.in_use() if average else nullcontext():
             metrics = validate(
                 self.engine,
-                self._shards[self.state.phase][1],
-                shape=self._shape(self._shards[self.state.phase][0].statistics),
+                self._shards[self.state.phase].held_out,
+                shape=self._shape(self._shards[self.state.phase].train.statistics),
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )
@@ -296,7 +296,7 @@ class Trainer:
         ratios = self.optimizer.trust_ratios  # waits for the GPU: only on logged steps
         if self._writer is None:
             return
-        epochs = self._shards[self.state.phase][0].epochs(self.state.positions)
+        epochs = self._shards[self.state.phase].train.epochs(self.state.positions)
         # The row of metrics.jsonl and TensorBoard.
         assert result.grad_norm is not None
         row: dict[str, Value] = {
