@@ -187,9 +187,7 @@ def _tokenize_input(build: RunningBuild, files: list[InputFile]) -> tuple[TokenF
     require_documents(build.config, extracted)
     # Each document has a draw, from the hash of its text. Documents with a draw below this bound are held out.
     schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size) if holds_ids else EXTRACTED
-    held_out_below = find_held_out_bound(
-        build.config, extracted["written"], [(path, schema) for path in documents], build.executor
-    )
+    held_out_below = find_held_out_bound(build.config, extracted["written"], documents, schema, build.executor)
     # 2. The tokenizer, trained on the whole corpus or, if that is large, on a sample of its documents.
     report = report or train_or_take_vocabulary(build, documents, extracted["characters"])
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
@@ -214,7 +212,7 @@ def _split_again(build: RunningBuild, before: str) -> tuple[TokenFiles, Document
     schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size)
     # The number of documents that step 1 wrote: by it a new build would decide whether to rank them.
     written = sum(plan.tokenized["documents"]) + plan.tokenized["documents_without_tokens"]
-    held_out_below = find_held_out_bound(build.config, written, [(path, schema) for path in sources], build.executor)
+    held_out_below = find_held_out_bound(build.config, written, sources, schema, build.executor)
     chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), held_out_below)
     tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
     # Duplicates are gone already, so step 5 finds none: their earlier counts stay.

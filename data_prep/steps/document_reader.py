@@ -71,7 +71,7 @@ class DocumentReader:
     def __init__(self, task: ExtractTask) -> None:
         self._task = task
         self._problems = Problems(is_strict=task.config.max_bad_share == 0)
-        rules = task.config.clean
+        rules, shortest = task.config.clean, task.config.clean.min_paragraph_characters
         fates, owners, verdicts = task.near_fates, task.paragraph_owners, task.verdicts
         languages = task.config, task.chunk.file.source, task.model_sha256
         self._cleaner = Cleaner(
@@ -81,9 +81,7 @@ class DocumentReader:
             is_known=KnownDocuments(task.config).has if task.config.exclude else None,
             verdicts=map(int, read_rows(verdicts, 1)[0]) if verdicts else None,
             cluster_size=DocumentFates(fates, task.number).cluster_size if fates else None,
-            kept_paragraphs=ParagraphOwners(owners, task.number, rules.min_paragraph_characters).kept
-            if owners
-            else None,
+            kept_paragraphs=ParagraphOwners(owners, task.number, shortest).kept if owners else None,
         )
         self._language_of = language_of_source(*languages)
         self.dropped = 0

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequ
     earlier: dict[str, ChunkFiles] = {}  # by the field of `ExtractTask` that they are for
     clusters: Counts = {}
     if "near_duplicates" in rules:
-        units = _units(build, "near", write_document_keys, chunks)
+        units = _units(build, "near", write_document_keys, chunks, {})
         plan = HashPlan.of(len(chunks), build.run("near duplicates: keys", units, BYTES).counts["keys"])
         clusters["near_duplicates"] = find_near_copies(build, plan)
         earlier["near_fates"] = "near", FATES, plan.chunks_a_group
@@ -65,7 +64,8 @@ def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequ
         find_paragraph_copies(build, plan := HashPlan.of(len(chunks), counts["paragraphs"]))
         earlier["paragraph_owners"] = "paragraphs", COPIES, plan.chunks_a_group
         earlier.setdefault("verdicts", ("paragraphs", VERDICTS, 1))
-    return read_chunks(build, "extract", extract, chunks, earlier, clusters)
+    texts, counts = read_chunks(build, "extract", extract, chunks, earlier)
+    return texts, counts | clusters
 
 
 def read_chunks(
@@ -74,9 +74,8 @@ def read_chunks(
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
     earlier: Mapping[str, ChunkFiles],
-    counts: Counts,
 ) -> tuple[Sequence[Path], Counts]:
-    """Run a unit for each chunk; return all files in the order of the input, and the units' counts with ``counts``.
+    """Run a unit for each chunk; return all files in the order of the input, and the units' counts.
 
     Args:
         build: The build.
@@ -84,7 +83,6 @@ def read_chunks(
         function: Writes the documents of a chunk by `write_parts`.
         chunks: All chunks of the input.
         earlier: Files of earlier units, by the field of a task.
-        counts: Counts of earlier units.
     """
     results = build.run(step, _units(build, step, function, chunks, earlier), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))
@@ -93,7 +91,7 @@ def read_chunks(
         number = int(np.searchsorted(first_parts, index, side="right")) - 1
         return part_path(_output(build, step, number), index - int(first_parts[number]))
 
-    return LazyList(int(first_parts[-1]), part), results.counts | counts
+    return LazyList(int(first_parts[-1]), part), results.counts
 
 
 def count_files(outcome: Outcome) -> int:
@@ -106,21 +104,16 @@ def _units(
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
-    earlier: Mapping[str, ChunkFiles] = MappingProxyType({}),
+    earlier: Mapping[str, ChunkFiles],
 ) -> Sequence[Unit]:
     """Return a unit for each chunk."""
-    model_sha256 = build.state.sha256_of(build.config.language_model)
+    work, sha256 = build.path("work"), build.state.sha256_of(build.config.language_model)
     tokenizer = build.path("tokenizer") if build.config.holds_ids else None
 
     def task(number: int) -> ExtractTask:
-        own = {
-            field: build.path("work", folder, name.format(number // chunks_a_file))
-            for field, (folder, name, chunks_a_file) in earlier.items()
-        }
+        own = {field: work / folder / name.format(number // each) for field, (folder, name, each) in earlier.items()}
         path = _output(build, step, number)
-        return ExtractTask(
-            chunks[number], number, build.config, path, **own, model_sha256=model_sha256, tokenizer=tokenizer
-        )
+        return ExtractTask(chunks[number], number, build.config, path, **own, model_sha256=sha256, tokenizer=tokenizer)
 
     return build.units(step, function, len(chunks), task)
 
@@ -265,7 +258,7 @@ def read_ids(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path
     Returns:
         The files of documents, in the order of the input, and the counts.
     """
-    return read_chunks(build, "ids", write_documents, plan_chunks(files, build.config.chunk_bytes), {}, {})
+    return read_chunks(build, "ids", write_documents, plan_chunks(files, build.config.chunk_bytes), {})
 
 
 def write_documents(task: ExtractTask) -> tuple[list[Path], Counts]:

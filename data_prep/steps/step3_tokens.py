@@ -11,6 +11,7 @@ hundredth of the share.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,6 @@ from megabert.tokens.tokenization import Tokenizer
 MOST_RANKED = 1 << 20
 """Documents of which one process ranks all draws: 8 MiB."""
 Draws = NDArray[np.uint64]
-DocumentFile = tuple[Path, pa.Schema]
-"""A file of documents with the hashes of their texts, and its columns, the last of which has their sentences or the
-lengths of these."""
 SENTENCES_PER_CALL = 65_536
 NAME, SPLIT_AGAIN_NAME = "{number:06d}.arrow", "again-{number:06d}.arrow"
 """Names of files of tokenized documents: of text, and of documents of earlier settings. They differ, because a record
@@ -84,13 +82,16 @@ def split_of(hashes: NDArray[np.uint64], below: int) -> NDArray[np.uint8]:
     return (draws_of(hashes) < np.uint64(below)).astype(np.uint8)
 
 
-def find_held_out_bound(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
+def find_held_out_bound(
+    config: BuildConfig, documents: int, files: Sequence[Path], schema: pa.Schema, executor: Executor
+) -> int:
     """Return the bound below which a document's draw holds it out.
 
     Args:
         config: Names the share and the objective.
         documents: Number of documents in all files.
-        files: All documents.
+        files: All documents, with the hashes of their texts.
+        schema: Columns of the files, the last of which has the sentences of a document or the lengths of these.
         executor: Reads the files.
 
     Raises:
@@ -98,7 +99,7 @@ def find_held_out_bound(config: BuildConfig, documents: int, files: Sequence[Doc
     """
     if documents > MOST_RANKED:
         return int(config.validation_share * 2**64)
-    read = [part for _, part in executor.run(read_draws, files)]
+    read = [part for _, part in executor.run(partial(read_draws, schema), files)]
     all_draws, long_draws = (np.concatenate([np.zeros(0, np.uint64), *parts]) for parts in zip(*read, strict=True))
     require_several_sentences(config, len(all_draws) - len(long_draws), len(all_draws))
     if not config.validation_share:  # copies of a text may be trained on; a build warns of labels that teach nothing
@@ -113,11 +114,11 @@ def find_held_out_bound(config: BuildConfig, documents: int, files: Sequence[Doc
     return min(max(wanted, int(usable[least - 1]) + 1), int(usable[len(usable) - least]))
 
 
-def read_draws(file: DocumentFile) -> tuple[Draws, Draws]:
+def read_draws(schema: pa.Schema, file: Path) -> tuple[Draws, Draws]:
     """Return the draws of a file's documents, and of those with two sentences or more."""
-    table = pa.Table.from_batches(checked_batches(*file, is_full=False), file[1])
+    table = pa.Table.from_batches(checked_batches(file, schema, is_full=False), schema)
     draws = draws_of(np.asarray(table["document_hash"]))
-    return draws, draws[np.asarray(pc.list_value_length(table[file[1].names[-1]])) > 1]
+    return draws, draws[np.asarray(pc.list_value_length(table[schema.names[-1]])) > 1]
 
 
 def tokenize_documents(build: RunningBuild, texts: Sequence[Path], held_out_below: int) -> tuple[TokenFiles, Counts]:

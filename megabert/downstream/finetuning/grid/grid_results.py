@@ -107,9 +107,8 @@ def save_grid(output_dir: Path, result: GridResult) -> str:
     tables = render_grid(result)
     write_json(output_dir / seed_results.SUMMARY_NAME, asdict(result))
     text = "\n\n".join(f"```\n{table}\n```" for table in tables)
-    atomic_write(
-        output_dir / seed_results.TABLE_NAME, f"# {' '.join(result.sets)}\n\n{text}\n\n![scores]({PICTURE_NAME})\n"
-    )
+    page = f"# {' '.join(result.sets)}\n\n{text}\n\n![scores]({PICTURE_NAME})\n"
+    atomic_write(output_dir / seed_results.TABLE_NAME, page)
     atomic_write(output_dir / PICTURE_NAME, draw_grid(result))
     return "\n\n".join(tables)
 
@@ -124,14 +123,8 @@ def render_grid(result: GridResult) -> list[str]:
         if one.summary is not None
     ]
     if len(result.sets) > 1 and scores:
-        rows.append(
-            (
-                "mean",
-                f"{len(scores)} of {len(result.sets)} sets",
-                "",
-                seed_results.in_points("", statistics.fmean(scores)),
-            )
-        )
+        mean = seed_results.in_points("", statistics.fmean(scores))
+        rows.append(("mean", f"{len(scores)} of {len(result.sets)} sets", "", mean))
     headers = ("set", "part", "metric", "score", "constant answer", "rate", "epochs")
     choices = render_table(rows, headers=headers, align="lllrrrr")
     settings = render_table(
@@ -179,13 +172,12 @@ def read_grid(output_dir: Path) -> GridResult:
     Raises:
         CheckpointError: They are missing or damaged.
     """
-    result = read_json(output_dir / seed_results.SUMMARY_NAME, GridResult, remedy=_AGAIN, error=CheckpointError)
+    path = output_dir / seed_results.SUMMARY_NAME
+    result = read_json(path, GridResult, remedy=_AGAIN, error=CheckpointError)
     known = {*TASKS, *registered("task").names}
     for name, one in result.sets.items():
         if one.task not in known or not one.settings or not 0 <= (one.choice or 0) < len(one.settings):
-            raise CheckpointError(
-                f"{output_dir / seed_results.SUMMARY_NAME}: sets.{name} is damaged or edited. {_AGAIN}"
-            )
+            raise CheckpointError(f"{path}: sets.{name} is damaged or edited. {_AGAIN}")
     return result
 
 
