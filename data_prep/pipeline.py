@@ -139,11 +139,9 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
 @contextmanager
 def _reporting_repeats(earlier: build_state.BuildState | None, state: build_state.BuildState) -> Iterator[None]:
     """Print the parts that another setting or input repeats, and how long that took."""
-    changes = None
-    if earlier:
-        changes = build_state.describe_repeats(
-            earlier.config, state.config, build_state.other_inputs(earlier.inputs, state.inputs)
-        )
+    changes = earlier and build_state.describe_repeats(
+        earlier.config, state.config, build_state.other_inputs(earlier.inputs, state.inputs)
+    )
     if not changes:
         yield
         return

@@ -23,9 +23,15 @@ from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.clean.known_documents import KnownDocuments
 from data_prep.clean.near_duplicates import FATES, DocumentFates, Signature, find_near_copies, write_keys
 from data_prep.clean.paragraph_copies import COPIES, ParagraphHashes, find_paragraph_copies, write_kept
-from data_prep.documents import document_set
 from data_prep.documents.arrow_files import offsets_of, write_batches
-from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
+from data_prep.documents.document_set import (
+    EXTRACTED,
+    TokenizedDocuments,
+    bucket_schema,
+    hash_bytes,
+    hash_text,
+    tokenizer_of,
+)
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome, Problems
 from data_prep.execution.work_units import LazyList, RunningBuild, Unit
@@ -176,7 +182,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
             counts["written"] += 1
             counts["sentences"] += len(sentences)
             counts["characters"] += sum(map(len, sentences))
-            yield document_set.hash_text(text), sentences
+            yield hash_text(text), sentences
 
     paths = write_parts(task.path, documents(), partial(_TextPart, source))
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}

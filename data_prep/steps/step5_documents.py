@@ -141,7 +141,7 @@ class BucketTask:
     @property
     def sources(self) -> tuple[TokenFile, ...]:
         """Files that may hold some of the bucket's documents; listed by the worker, for there are many in all."""
-        return self.files.overlapping(*document_set.hash_range(self.bucket, self.buckets)) if self.files else ()
+        return self.files.overlapping(*hash_range(self.bucket, self.buckets)) if self.files else ()
 
 
 def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None = None) -> dict[str, int]:
@@ -218,9 +218,9 @@ def bucket_units(build: RunningBuild, files: TokenFiles | None, buckets: dict[st
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket."""
     # Every file is sorted by hash, so the bucket's documents are one slice of each.
-    low, high = document_set.hash_range(task.bucket, task.buckets)
+    low, high = hash_range(task.bucket, task.buckets)
     vocab_size = tokenizer_of(task.tokenizer).vocab_size
-    documents = TokenReader(task.sources, vocab_size).read([document_set.SPLITS.index(task.split)], low, high)
+    documents = TokenReader(task.sources, vocab_size).read([SPLITS.index(task.split)], low, high)
     # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
     order, counts = _choose(task, documents)
     documents = documents.take(order)

@@ -272,13 +272,9 @@ class Trainer:
         self._watchdog.expect("validating")
         average = self.engine.average if self.config.validation.weights == "average" else None
         with self._meter.timing("pause"), average.in_use() if average else nullcontext():
-            metrics = validate(
-                self.engine,
-                self._shards[self.state.phase].held_out,
-                shape=self._shape(self._shards[self.state.phase].train.statistics),
-                max_instances=self.config.validation.max_instances,
-                world=self.world,
-            )
+            shards, most = self._shards[self.state.phase], self.config.validation.max_instances
+            shape = self._shape(shards.train.statistics)
+            metrics = validate(self.engine, shards.held_out, shape=shape, max_instances=most, world=self.world)
             phase = self.config.phases[self.state.phase]
             metrics |= run_probes(self.engine, self._probes, phase, self.world)
         is_last_phase = self.state.phase == len(self.config.phases) - 1

@@ -224,9 +224,9 @@ def _read_poolings(path: Path, name: str, prompt: str) -> tuple[str, ...]:
         raise ConfigError(f"{path}: include_prompt=False with the prompt {prompt!r} is not supported. {_REMEDY}")
     stated = fields["pooling_mode"] or [name for switch, name in _POOLINGS.items() if fields[switch]] or "mean"
     poolings = (stated,) if isinstance(stated, str) else tuple(stated)
-    if unknown := [name for name in poolings if name not in _POOLINGS.values()]:
-        known = ", ".join(_POOLINGS.values())
-        raise ConfigError(f"{path}: pooling_mode={unknown[0]!r}; supported are {known}. {_REMEDY}")
+    known = _POOLINGS.values()
+    if unknown := [name for name in poolings if name not in known]:
+        raise ConfigError(f"{path}: pooling_mode={unknown[0]!r}; supported are {', '.join(known)}. {_REMEDY}")
     return poolings
 
 

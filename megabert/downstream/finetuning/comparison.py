@@ -202,10 +202,8 @@ def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) ->
     settings, sets = {}, []
     for task in tasks:
         folders, summaries = (a[task][0], b[task][0]), (a[task][1], b[task][1])
-        recorded = (
-            seed_results.read_settings(folder / seed_results.SETTINGS_NAME, seed_results.FinetuneSettings)
-            for folder in folders
-        )
+        paths = (folder / seed_results.SETTINGS_NAME for folder in folders)
+        recorded = (seed_results.read_settings(path, seed_results.FinetuneSettings) for path in paths)
         old, new = ({**own.settings, "model": own.model} for own in recorded)
         settings[task] = differences(old, new)
         names = [name for name in summaries[0].mean if name in summaries[1].mean]

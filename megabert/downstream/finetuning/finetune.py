@@ -55,10 +55,8 @@ def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: De
         engine_settings(config, world.device)  # refused before the folder is claimed
         prepared = process_group.run_on_all_ranks(world, lambda: prepare(task, config))
         with RunLock(output_dir, world):
-            process_group.run_on_main_rank(
-                world,
-                lambda: seed_results.claim_folder(output_dir / seed_results.SETTINGS_NAME, finetune_settings(prepared)),
-            )
+            path = output_dir / seed_results.SETTINGS_NAME
+            process_group.run_on_main_rank(world, lambda: seed_results.claim_folder(path, finetune_settings(prepared)))
             seeds = range(config.seed, config.seed + config.seeds)
             pending = process_group.run_on_main_rank(
                 world, lambda: [seed for seed in seeds if not has_finished(output_dir, seed)]
