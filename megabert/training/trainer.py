@@ -203,12 +203,8 @@ class Trainer:
     def _shape(self, statistics: InstanceStatistics) -> MicroShape:
         """Return the greatest micro-batch of the present phase."""
         index = self.state.phase
-        return shape_for(
-            statistics,
-            global_batch_size=self.config.phases[index].global_batch_size,
-            world_size=self.world.size,
-            micro_batch_tokens=self._budgets[index],
-        )
+        batch, budget = self.config.phases[index].global_batch_size, self._budgets[index]
+        return shape_for(statistics, global_batch_size=batch, world_size=self.world.size, micro_batch_tokens=budget)
 
     def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
         train = self._shards[self.state.phase].train
