@@ -68,5 +68,5 @@ bench-gpu: ## The GPU runbook, resumable; PART=1, PART=2 (13 minutes together) o
 docs: $(installed) ## The documentation as HTML, in build/docs
 	@$(bin)/python -m sphinx -W --keep-going -q -b html docs build/docs && echo build/docs/index.html
 
-clean: ## Remove all that make made except runs/
-	rm -rf $(VENV) build *.egg-info
+clean: ## Remove what make made in the checkout, except runs/
+	rm -rf .venv build *.egg-info
