@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Rates, a run, and the run beside its prediction, one after the other on this machine.
+# Rates, a run, and the run next to its prediction, one after the other on this machine.
 #
 #   DATA    folder of a `megabert-data build --for debug`
 #   OUT     everything is written below it
@@ -25,4 +25,4 @@ set -x
 time "${launch[@]}" doctor --prove "${run[@]}" --run-dir "$out/run" --save "$out/proof.json"
 "${launch[@]}" pretrain "${run[@]}" --run-dir "$out/run" --logging.every_steps 2 --validation.max_instances 8 2> "$out/run.log"
 "$python" -m megabert estimate "${run[@]:0:4}" "${run[@]:6}" --measured "$out/proof.json"
-"$python" -m megabert report "$out/run" --measured "$out/proof.json"
+"$python" -m benchmarks.predictions.steps_of_a_run "$out/run" "$out/proof.json"

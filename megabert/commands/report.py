@@ -12,12 +12,10 @@ Arguments:
   --min-margin NATS  fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline
   --html FILE        also write curves, tables and configuration as one self-contained page
   --png FILE         also write the page's curves as a picture
-  --measured FILE    compare the seconds of a step with their prediction from these rates (doctor --prove --save FILE)
   --examples N       fine-tunings: how many errors are shown (default: 5)
 
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html
-  megabert report runs/large --measured proof.json
   megabert report runs/mrpc --examples 20
 """
 
@@ -41,7 +39,6 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--min-margin", type=float)
     parser.add_argument("--html", type=output_path)
     parser.add_argument("--png", type=output_path)
-    parser.add_argument("--measured", type=Path)
     parser.add_argument("--examples", type=positive, default=5)
 
 
@@ -70,10 +67,6 @@ def run(options: Namespace) -> None:
     last = reports[-1]
     positions = report.score_positions(run_dir, last, checkpoint=options.checkpoint)
     tables = [("Phases", report.render_reports(reports)), ("Held-out positions", report.render_positions(positions))]
-    if options.measured:
-        from megabert.tooling.planning.beside import describe_beside
-
-        tables.append(("Time of a step", describe_beside(run_dir, options.measured)))
     # Without a text, the page shows guesses at words of the held-out split.
     samples = report.held_out_samples(run_dir, last.index) if options.html and not options.text else []
     if options.text or samples:
@@ -129,7 +122,7 @@ def _report_finetuning(options: Namespace) -> None:
 
     run_dir: Path = options.run_dir
     has_grid = is_grid(run_dir)
-    idle = ["--text", "--checkpoint", "--min-margin", "--measured", *([] if has_grid else ["--png"])]
+    idle = ["--text", "--checkpoint", "--min-margin", *([] if has_grid else ["--png"])]
     refuse_flags(idle, options.given, "on the report of a fine-tuning")
     _refuse_files_of_run(options)
     sections = [

@@ -1,5 +1,11 @@
-"""The steps of a run beside their prediction from rates that were measured before it."""
+"""The steps of a run next to their prediction from rates that were measured before it.
 
+    python -m benchmarks.predictions.steps_of_a_run RUN proof.json
+
+The rates come from ``megabert doctor --prove --save proof.json``.
+"""
+
+import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,14 +25,23 @@ from megabert.training.run.folder import checkpoints_dir, read_config, with_foun
 HEADERS = ("phase", "part of a step", "predicted, ms", "measured, ms", "measured / predicted")
 
 
-def describe_beside(run_dir: Path, measured: Path) -> str:
-    """Return the table of a run folder's steps beside their prediction from a file of rates."""
+def main() -> None:
+    """Print the table of a run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_dir", type=Path, metavar="RUN")
+    parser.add_argument("measured", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    print(describe_steps(options.run_dir, options.measured))
+
+
+def describe_steps(run_dir: Path, measured: Path) -> str:
+    """Return the table of a run folder's steps next to their prediction from a file of rates."""
     ranks = read_checkpoint_manifest(find_checkpoint(checkpoints_dir(run_dir))).world_size
     config = with_found_data(run_dir, read_config(run_dir))
-    return render_beside(config, read_measured(measured), read_metrics(run_dir), ranks=ranks)
+    return render_steps(config, read_measured(measured), read_metrics(run_dir), ranks=ranks)
 
 
-def render_beside(config: RunConfig, measured: MeasuredRates, rows: Sequence[Mapping[str, Any]], *, ranks: int) -> str:
+def render_steps(config: RunConfig, measured: MeasuredRates, rows: Sequence[Mapping[str, Any]], *, ranks: int) -> str:
     """Return a table of predicted and measured parts of a step, phase by phase.
 
     Args:
@@ -78,3 +93,7 @@ def measured_parts(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     waited_s = whole_s * waited_pct / 100
     update_s = max(0.0, whole_s - compute_s - waited_s)
     return {"computation": compute_s, "update": update_s, "waiting for data": waited_s, "whole step": whole_s}
+
+
+if __name__ == "__main__":
+    main()

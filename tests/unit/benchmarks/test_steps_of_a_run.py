@@ -1,4 +1,4 @@
-"""A run's steps beside their prediction: which rows count, and what is a part."""
+"""A run's steps next to their prediction: which rows count, and what is a part."""
 
 import json
 from types import SimpleNamespace
@@ -7,11 +7,11 @@ import pytest
 from support.measured_rates import measured_debug
 from support.run_folders import train_row, write_run
 
+from benchmarks.predictions import steps_of_a_run
+from benchmarks.predictions.steps_of_a_run import measured_parts, parts_of, render_steps
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.json_files import to_json
 from megabert.settings.config.loading import load_run_config
-from megabert.tooling.planning import beside
-from megabert.tooling.planning.beside import measured_parts, parts_of, render_beside
 from megabert.tooling.planning.step_time import StepTime
 
 
@@ -30,7 +30,7 @@ def test_parts_add_up_to_the_step():
 
 def test_first_row_of_a_phase_is_left_out_and_phases_without_rows_too():
     rows = [row(1, 50.0, 50.0), row(2, 0.25, 0.125), row(3, 0.25, 0.125)]
-    table = render_beside(load_run_config("debug"), measured_debug(), rows, ranks=2).splitlines()
+    table = render_steps(load_run_config("debug"), measured_debug(), rows, ranks=2).splitlines()
     assert [line.split()[:3] for line in table[1:]] == [
         ["phase1", "computation", "125.0"],
         ["phase1", "update", "57.0"],
@@ -42,19 +42,19 @@ def test_first_row_of_a_phase_is_left_out_and_phases_without_rows_too():
 
 def test_run_without_a_second_row_is_told_so():
     with pytest.raises(CheckpointError, match="no step after a phase's first one"):
-        render_beside(load_run_config("debug"), measured_debug(), [row(1, 1.0, 1.0)], ranks=2)
+        render_steps(load_run_config("debug"), measured_debug(), [row(1, 1.0, 1.0)], ranks=2)
 
 
 def test_ranks_that_the_nodes_cannot_share_equally_are_refused():
     rows, measured = [row(2, 1.0, 1.0)], measured_debug()
     ranks = 2 * measured.ranks_per_node + 1
     with pytest.raises(ConfigError, match=rf"the run has {ranks} ranks, which 3 nodes of {measured.ranks_per_node}"):
-        render_beside(load_run_config("debug"), measured, rows, ranks=ranks)
+        render_steps(load_run_config("debug"), measured, rows, ranks=ranks)
 
 
 def test_shards_are_found_from_another_folder_than_the_run_was_started_in(tmp_path, shard_folder, monkeypatch):
-    monkeypatch.setattr(beside, "find_checkpoint", lambda folder: folder)
-    monkeypatch.setattr(beside, "read_checkpoint_manifest", lambda folder: SimpleNamespace(world_size=2))
+    monkeypatch.setattr(steps_of_a_run, "find_checkpoint", lambda folder: folder)
+    monkeypatch.setattr(steps_of_a_run, "read_checkpoint_manifest", lambda folder: SimpleNamespace(world_size=2))
     rows = [row(1, 50.0, 50.0), row(2, 0.25, 0.125)]
     phases = {number: {"data": shard_folder.name} for number in ("0", "1")}
     run = write_run(tmp_path / "run", rows, phases=phases)
@@ -62,4 +62,4 @@ def test_shards_are_found_from_another_folder_than_the_run_was_started_in(tmp_pa
     measured = measured_debug(model={**measured_debug().model, "vocab_size": 1000})
     (tmp_path / "proof.json").write_text(json.dumps({"measured": to_json(measured)}))
     monkeypatch.chdir(tmp_path)
-    assert "whole step" in beside.describe_beside(run, tmp_path / "proof.json")
+    assert "whole step" in steps_of_a_run.describe_steps(run, tmp_path / "proof.json")
