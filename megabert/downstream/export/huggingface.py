@@ -194,8 +194,8 @@ def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
     counted_from = configs.positions_counted_from(folder, model)
     if counted_from not in (None, tokenizer.special_ids.pad):
         raise DataError(
-            f"{folder}: config.json counts positions from pad_token_id={counted_from}, and the padding of the tokenizer "
-            f"is {tokenizer.special_ids.pad}. Pieces of the id {counted_from} would then have a position of their own, "
+            f"{folder}: config.json counts positions from pad_token_id={counted_from}, and the tokenizer's padding is "
+            f"{tokenizer.special_ids.pad}. Pieces of the id {counted_from} would then have a position of their own, "
             "which megabert does not compute. Give the tokenizer that the model was trained with."
         )
     pieces, rows = tokenizer.vocab_size, model.vocab_size

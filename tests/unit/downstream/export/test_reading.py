@@ -179,7 +179,7 @@ def test_positions_counted_from_another_piece_than_the_padding_are_refused(folde
     folder = folder_of("roberta")
     assert open_source(str(folder)).load_tokenizer().special_ids.pad == 0
     edit_config(folder, pad_token_id=1)
-    with pytest.raises(DataError, match=r"positions from pad_token_id=1, and the padding of the tokenizer is 0\."):
+    with pytest.raises(DataError, match=r"positions from pad_token_id=1, and the tokenizer's padding is 0\."):
         open_source(str(folder)).load_tokenizer()
 
 
