@@ -129,8 +129,15 @@ BERT_CLASSES, BYTE_BPE_CLASSES, OWN_CLASSES = map(_classes, ("bert_classes", "by
 """Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names, classes
 of byte-level BPE, and classes of WordPiece with BertTokenizer's defaults, which here have to be what
 ``tokenizer.json`` says."""
+PAIR_SEPARATORS: Mapping[str | None, int] = {
+    **dict.fromkeys(BERT_CLASSES | _classes("one_separator"), 1),
+    **dict.fromkeys(_classes("two_separators"), 2),
+}
+"""How many [SEP]s separate the texts of a pair, for classes that put their own special pieces around texts."""
 BERT_TYPES = frozenset(_TABLES["bert_types"].split())
 """Types of models for which BertTokenizer is the class if none is stated."""
+SEGMENT_TYPES = BERT_TYPES - {"distilbert"}
+"""Types of BERTs that read the two texts of a pair as different segments."""
 OTHER_TYPES: Mapping[str, str] = _TABLES["other_types"]
 """The same for other classes."""
 OTHER_WORDS: Mapping[str | None, str] = _TABLES["other_words"]
@@ -155,6 +162,7 @@ class FolderSettings:
     """The settings of ``tokenizer_config.json`` and ``special_tokens_map.json`` that count; None if neither says it."""
 
     tokenizer_class: str | None = None
+    model_type: str | None = None
     pad_token: str | AddedPiece | None = None
     unk_token: str | AddedPiece | None = None
     cls_token: str | AddedPiece | None = None
@@ -208,7 +216,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
             settings = replace(settings, extra_special_tokens=newer, additional_special_tokens=None)
     config = folder / "config.json"
     model = read_json(config, _ModelConfig, remedy=REMEDY) if config.is_file() else _ModelConfig()
-    settings = replace(settings, tokenizer_class=_class_of(model, settings))
+    settings = replace(settings, tokenizer_class=_class_of(model, settings), model_type=model.model_type)
     if settings.tokenizer_class in OTHER_WORDS:
         raise DataError(
             f"{folder}: tokenizer_class={settings.tokenizer_class}, which {OTHER_WORDS[settings.tokenizer_class]}; "
@@ -217,7 +225,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     for path, content in contents.items():
         _refuse_other_settings(path, content)
     names = settings.model_input_names
-    if names is not None and "token_type_ids" not in names and model.model_type in BERT_TYPES - {"distilbert"}:
+    if names is not None and "token_type_ids" not in names and model.model_type in SEGMENT_TYPES:
         raise DataError(
             f"{folder}: model_input_names of tokenizer_config.json has no token_type_ids, so that transformers gives "
             "both texts of a pair to this model as the first; megabert does not. Add it, or remove the field."

@@ -16,7 +16,7 @@ from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, read_small
 from megabert.foundation.full_disk import library_error
 from megabert.foundation.json_files import read_json, write_json
-from megabert.tokens.tokenization import folder_settings
+from megabert.tokens.tokenization import class_parts, folder_settings
 from megabert.tokens.tokenization import tokenizer_kinds as kinds
 from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
 from megabert.tokens.tokenization.tokenizer import Tokenizer
@@ -75,7 +75,9 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         if (folder / name).exists() and (name != "vocab.txt" or other is None):
             with kinds.panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
-                names = folder_settings.special_names(settings, kind, backend.get_vocab())
+                names = folder_settings.special_names(settings, kind, vocabulary := backend.get_vocab())
+                find_special_ids(vocabulary, names, where=str(folder / name))  # the template looks them up
+                class_parts.set_template(backend, settings, names, folder / name)
                 return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
         f"{other.name} has no tokenizer.json next to it; transformers, with sentencepiece and protobuf, makes it: "
