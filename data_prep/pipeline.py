@@ -37,8 +37,8 @@ from data_prep.planning.text_sample import sample_text
 from data_prep.steps import step5_documents
 from data_prep.steps.step1_extract import extract_documents, read_ids
 from data_prep.steps.step2_vocabulary import train_or_take_vocabulary, vocabulary_unit
-from data_prep.steps.step3_tokens import held_out_below, split_documents_again, tokenize_documents
-from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
+from data_prep.steps.step3_tokens import find_held_out_bound, split_documents_again, tokenize_documents
+from data_prep.steps.step6_instances import make_instances
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
@@ -132,20 +132,16 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
             corpus = plan.corpus(config) | {"excluded": {name: documents_sha256(name) for name in config.exclude}}
             if own := documents_sha256(output):
                 corpus["documents_sha256"] = own
-            vocab_size = tokenizer_of(running.path("tokenizer")).vocab_size
-            buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"], vocab_size)
-            manifests = make_instances(running, corpus, buckets_per_shard)
+            manifests = make_instances(running, corpus, plan.buckets["train"])
     return BuildResult(output, manifests, plan.report)
 
 
 @contextmanager
 def _reporting_repeats(earlier: build_state.BuildState | None, state: build_state.BuildState) -> Iterator[None]:
     """Print the parts that another setting or input repeats, and how long that took."""
-    changes = None
-    if earlier:
-        changes = build_state.describe_repeats(
-            earlier.config, state.config, build_state.other_inputs(earlier.inputs, state.inputs)
-        )
+    changes = earlier and build_state.describe_repeats(
+        earlier.config, state.config, build_state.other_inputs(earlier.inputs, state.inputs)
+    )
     if not changes:
         yield
         return
@@ -166,12 +162,11 @@ def _remove_work(build: RunningBuild) -> None:
 def _make_documents(build: RunningBuild, files: list[InputFile], before: str) -> DocumentPlan:
     """Run steps 1 to 5: from the input, or from documents of earlier settings, to shuffled, tokenized documents."""
     tokenized, plan = _split_again(build, before) if before else _tokenize_input(build, files)
-    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     buckets = step5_documents.count_buckets(build.config, plan.tokenized)
     # 4. Many chunks become few files first; of up to 256, nothing is done.
-    merged = step5_documents.merge_chunks(build, tokenized, buckets["train"], vocab_size)
+    merged = step5_documents.merge_chunks(build, tokenized, buckets["train"])
     # 5. Each bucket takes a range of hashes out of all of these files: that shuffles the corpus.
-    kept = step5_documents.fill_buckets(build, merged, buckets, vocab_size) | plan.kept
+    kept = step5_documents.fill_buckets(build, merged, buckets) | plan.kept
     plan = replace(plan, buckets=buckets, kept=kept)
     require_pairs(build.config, plan.corpus(build.config))
     if not before:  # else they are there
@@ -190,11 +185,11 @@ def _tokenize_input(build: RunningBuild, files: list[InputFile]) -> tuple[TokenF
     require_documents(build.config, extracted)
     # Each document has a draw, from the hash of its text. Documents with a draw below this bound are held out.
     schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size) if holds_ids else EXTRACTED
-    below = held_out_below(build.config, extracted["written"], [(path, schema) for path in documents], build.executor)
+    held_out_below = find_held_out_bound(build.config, extracted["written"], documents, schema, build.executor)
     # 2. The tokenizer, trained on the whole corpus or, if that is large, on a sample of its documents.
     report = report or train_or_take_vocabulary(build, documents, extracted["characters"])
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
-    chunks, tokenized = tokenize_documents(build, documents, below)
+    chunks, tokenized = tokenize_documents(build, documents, held_out_below)
     return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
 
 
@@ -207,17 +202,16 @@ def _split_again(build: RunningBuild, before: str) -> tuple[TokenFiles, Document
     """
     context = build.state.context("plan", before)
     plan = _read_plan(build, SET_ASIDE[PLAN_NAME], context, build_state.STATE_REMEDY)
-    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     sources = [
         bucket_path(build.path(SET_ASIDE["documents"]), split, bucket)
         for split, count in plan.buckets.items()
         for bucket in range(count)
     ]
-    schema = bucket_schema(vocab_size)
+    schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size)
     # The number of documents that step 1 wrote: by it a new build would decide whether to rank them.
     written = sum(plan.tokenized["documents"]) + plan.tokenized["documents_without_tokens"]
-    below = held_out_below(build.config, written, [(path, schema) for path in sources], build.executor)
-    chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), below)
+    held_out_below = find_held_out_bound(build.config, written, sources, schema, build.executor)
+    chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), held_out_below)
     tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
     # Duplicates are gone already, so step 5 finds none: their earlier counts stay.
     duplicates = {name: n for name, n in plan.kept.items() if name in ("duplicate_documents", "copies_left_out")}
@@ -238,10 +232,7 @@ def _finished_documents(build: RunningBuild) -> DocumentPlan | None:
         return None
     if not build.finished([vocabulary_unit(build)]):
         return None
-    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
-    filled = build.finished(
-        step5_documents.bucket_units(build, None, plan.buckets, vocab_size), keep=step5_documents.bucket_sizes
-    )
+    filled = build.finished(step5_documents.bucket_units(build, None, plan.buckets), keep=step5_documents.bucket_sizes)
     if filled is None or filled.counts["tokens"] != plan.kept["tokens"]:
         return None
     step5_documents.write_index(build, plan.buckets, filled.kept)

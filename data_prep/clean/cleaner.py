@@ -37,9 +37,6 @@ HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
 DROPPING = ("", "length", "language", *DOCUMENT_RULES, "excluded_documents")
 """Rules that look last at a document and drop it as a whole, in their order; "" keeps it."""
-KeptParagraphs = Callable[[list[str]], list[str]]
-ClusterSize = Callable[[list[str]], int]
-IsKept = Callable[[list[str]], bool]
 
 
 def paragraphs_of(text: str) -> list[str]:
@@ -104,26 +101,28 @@ class Cleaner:
         self,
         config: CleanConfig,
         problems: Problems,
-        kept_paragraphs: KeptParagraphs | None = None,
-        cluster_size: ClusterSize | None = None,
-        keeps_language: IsKept | None = None,
+        *,
+        keeps_language: Callable[[list[str]], bool] | None = None,
+        is_known: Callable[[list[str]], bool] | None = None,
         verdicts: Iterable[int] | None = None,
-        is_known: IsKept | None = None,
+        cluster_size: Callable[[list[str]], int] | None = None,
+        kept_paragraphs: Callable[[list[str]], list[str]] | None = None,
     ) -> None:
         """Prepare.
 
         Args:
             config: Which rules, and their bounds.
             problems: Takes the first texts that each rule dropped or changed as examples.
-            kept_paragraphs: Returns the paragraphs that a document keeps by the rule ``duplicate_paragraphs``; without
-                it, that rule is left out: then it is asked which documents the other rules keep.
-            cluster_size: Returns how many documents, itself counted, one stands for by the rule ``near_duplicates``,
-                and 0 if it does not stay; without it, that rule is left out likewise.
             keeps_language: Says whether a document is in a language that the rule ``language`` keeps; without it, that
                 rule is left out.
+            is_known: Says whether a document is in a build whose documents are left out.
             verdicts: The ``verdicts`` of an earlier reading of the same documents. With them, rules on whole documents
                 are not asked again, except the ones over the whole corpus.
-            is_known: Says whether a document is in a build whose documents are left out.
+            cluster_size: Returns how many documents, itself counted, one stands for by the rule ``near_duplicates``,
+                and 0 if it does not stay; without it, that rule is left out: then it is asked which documents the
+                other rules keep.
+            kept_paragraphs: Returns the paragraphs that a document keeps by the rule ``duplicate_paragraphs``; without
+                it, that rule is left out likewise.
         """
         self._config = config
         self._rules = frozenset(config.rules)

@@ -41,7 +41,7 @@ Each unit has its files in ``sources`` of its `RangeTask`, in this order:
     jump           HOOKED and LEFT                                   ->  JUMPED
     count_members  HOOKED of the last round                          ->  MEMBERS
     write_fates    MEMBERS and HOOKED                                ->  SETTLED
-    gather_fates   KEYS of the chunks of a group, and SETTLED        ->  GATHERED
+    gather_fates   KEYS of the chunks of a group, and SETTLED        ->  FATES
 """
 
 # D documents, E edges, K keys
@@ -78,7 +78,7 @@ from megabert.foundation.randomness.keyed import mix
 
 KEYS, EDGES = CHUNK_NAME, "{:06d}-edges.npy"
 MERGED, MERGED_EDGES, JOINED = "merged-{:07d}.npy", "merged-{:07d}-edges.npy", "joined-{:06d}.npy"
-MEMBERS, SETTLED, GATHERED = "members-{:05d}.npy", "settled-{:05d}.npy", "fates-{:05d}.npy"
+MEMBERS, SETTLED, FATES = "members-{:05d}.npy", "settled-{:05d}.npy", "fates-{:05d}.npy"
 HOOKED, LEFT, JUMPED = "hook-{:03d}-{{:05d}}.npy", "hook-{:03d}-{{:05d}}-left.npy", "jump-{:03d}-{{:05d}}.npy"
 SIZES = {2: "2", 3: "3-4", 5: "5-8", 9: "9-32", 33: "33-1,000", 1001: "1,001-10,000", HUGE + 1: "10,001 or more"}
 """Bins in which clusters are counted by their documents, by the smallest number of each."""
@@ -236,15 +236,15 @@ class DocumentFates:
         return self._fates.get(text_hash(paragraphs), 1)
 
 
-def find_near_copies(build: RunningBuild, plan: HashPlan) -> tuple[Callable[[int], Path], Counts]:
-    """Find the documents that are near copies of others.
+def find_near_copies(build: RunningBuild, plan: HashPlan) -> Counts:
+    """Find the documents that are near copies of others, and write a file of `FATES` for each group of chunks.
 
     Args:
         build: The build, in whose ``work/near`` the keys and edges of each chunk are.
         plan: How the keys are parted.
 
     Returns:
-        What names the file that has the fates of a chunk's documents, and the counts of clusters.
+        The counts of clusters.
     """
     folder = build.path("work", "near")
 
@@ -287,10 +287,10 @@ def find_near_copies(build: RunningBuild, plan: HashPlan) -> tuple[Callable[[int
 
     def gather(group: int) -> RangeTask:
         chunks = plan.chunks_of(group)
-        return task(((KEYS, len(chunks)), (SETTLED, ranges)), 0, 1, GATHERED.format(group), chunks.start)
+        return task(((KEYS, len(chunks)), (SETTLED, ranges)), 0, 1, FATES.format(group), chunks.start)
 
     run("gather", gather_fates, plan.groups, gather)
-    return lambda chunk: folder / GATHERED.format(chunk // plan.chunks_a_group), {**clusters, "rounds": rounds}
+    return {**clusters, "rounds": rounds}
 
 
 def hook(task: RangeTask) -> tuple[list[Path], Counts]:

@@ -10,7 +10,7 @@ block, `find_copies` for a range, `gather_copies` for a group, and `ParagraphOwn
 
 # P paragraphs
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -35,18 +35,15 @@ from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import RunningBuild
 
-FOUND, GATHERED = "found-{:05d}.npy", "copies-{:05d}.npy"
+FOUND, COPIES = "found-{:05d}.npy", "copies-{:05d}.npy"
 
 
-def find_paragraph_copies(build: RunningBuild, plan: HashPlan) -> Callable[[int], Path]:
-    """Find the paragraphs that documents of each chunk lose to another document.
+def find_paragraph_copies(build: RunningBuild, plan: HashPlan) -> None:
+    """Find the paragraphs that documents lose to another one, and write a file of `COPIES` for each group of chunks.
 
     Args:
         build: The build, in whose ``work/paragraphs`` the hashes of each chunk are.
         plan: How the hashes are parted.
-
-    Returns:
-        What names the file that knows them of a chunk.
     """
     folder = build.path("work", "paragraphs")
 
@@ -60,13 +57,12 @@ def find_paragraph_copies(build: RunningBuild, plan: HashPlan) -> Callable[[int]
         return RangeTask(((merged, plan.groups),), folder, number, plan.ranges, folder / FOUND.format(number))
 
     def gather(group: int) -> RangeTask:
-        chunks, path = plan.chunks_of(group), folder / GATHERED.format(group)
+        chunks, path = plan.chunks_of(group), folder / COPIES.format(group)
         return RangeTask(((FOUND, plan.ranges),), folder, chunks.start, len(chunks), path)
 
     build.run("merge paragraphs", build.units("paragraphs", merge_hashes, plan.groups * plan.blocks, merge))
     build.run("duplicate paragraphs", build.units("paragraphs", find_copies, plan.ranges, find))
     build.run("gather paragraphs", build.units("paragraphs", gather_copies, plan.groups, gather))
-    return lambda chunk: folder / GATHERED.format(chunk // plan.chunks_a_group)
 
 
 class ParagraphHashes:

@@ -11,7 +11,7 @@ import numpy as np
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.grouped_hashes import read_rows, write_rows
 from data_prep.clean.known_documents import KnownDocuments
-from data_prep.clean.near_duplicates import DocumentFates, sibling_path
+from data_prep.clean.near_duplicates import DocumentFates
 from data_prep.clean.paragraph_copies import ParagraphOwners
 from data_prep.config.build import BuildConfig
 from data_prep.execution.records import Counts, Problems
@@ -32,7 +32,7 @@ READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "wikipedia": wikipedia_documents,
 }
 """Readers of the documents of a chunk, by the format of its file."""
-VERDICTS = "verdicts"
+VERDICTS = "{:06d}-verdicts.npy"
 """Name of the file of verdicts that the first reading of a chunk may write."""
 
 
@@ -71,17 +71,18 @@ class DocumentReader:
     def __init__(self, task: ExtractTask) -> None:
         self._task = task
         self._problems = Problems(is_strict=task.config.max_bad_share == 0)
-        rules = task.config.clean
-        cluster_size = kept_paragraphs = None
-        if task.near_fates is not None:
-            cluster_size = DocumentFates(task.near_fates, task.number).cluster_size
-        if task.paragraph_owners is not None:
-            kept_paragraphs = ParagraphOwners(task.paragraph_owners, task.number, rules.min_paragraph_characters).kept
+        rules, shortest = task.config.clean, task.config.clean.min_paragraph_characters
+        fates, owners, verdicts = task.near_fates, task.paragraph_owners, task.verdicts
         languages = task.config, task.chunk.file.source, task.model_sha256
-        verdicts = None if task.verdicts is None else map(int, read_rows(task.verdicts, 1)[0])
-        is_kept = keeps_language(*languages) if "language" in rules.rules and verdicts is None else None
-        is_known = KnownDocuments(task.config).has if task.config.exclude else None
-        self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept, verdicts, is_known)
+        self._cleaner = Cleaner(
+            rules,
+            self._problems,
+            keeps_language=keeps_language(*languages) if "language" in rules.rules and verdicts is None else None,
+            is_known=KnownDocuments(task.config).has if task.config.exclude else None,
+            verdicts=map(int, read_rows(verdicts, 1)[0]) if verdicts else None,
+            cluster_size=DocumentFates(fates, task.number).cluster_size if fates else None,
+            kept_paragraphs=ParagraphOwners(owners, task.number, shortest).kept if owners else None,
+        )
         self._language_of = language_of_source(*languages)
         self.dropped = 0
         """Documents that were dropped as a whole, by a cleaning rule or as excessive."""
@@ -101,7 +102,8 @@ class DocumentReader:
 
     def write_verdicts(self, path: Path) -> Path:
         """Write which rules dropped the documents as a whole next to a path, for `ExtractTask.verdicts`."""
-        return write_rows(sibling_path(path, VERDICTS), np.array([list(self._cleaner.verdicts)], np.uint64))
+        verdicts = path.with_name(VERDICTS.format(self._task.number))
+        return write_rows(verdicts, np.array([list(self._cleaner.verdicts)], np.uint64))
 
     def sentences(self, paragraphs: list[str], content: bytes | None = None) -> list[str]:
         """Return the sentences of a document, which sentencex finds by the rules of its language."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,17 @@ from numpy.typing import NDArray
 
 from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.clean.known_documents import KnownDocuments
-from data_prep.clean.near_duplicates import DocumentFates, Signature, find_near_copies, sibling_path, write_keys
-from data_prep.clean.paragraph_copies import ParagraphHashes, find_paragraph_copies, write_kept
-from data_prep.documents import document_set
+from data_prep.clean.near_duplicates import FATES, DocumentFates, Signature, find_near_copies, write_keys
+from data_prep.clean.paragraph_copies import COPIES, ParagraphHashes, find_paragraph_copies, write_kept
 from data_prep.documents.arrow_files import offsets_of, write_batches
-from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
+from data_prep.documents.document_set import (
+    EXTRACTED,
+    TokenizedDocuments,
+    bucket_schema,
+    hash_bytes,
+    hash_text,
+    tokenizer_of,
+)
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome, Problems
 from data_prep.execution.work_units import LazyList, RunningBuild, Unit
@@ -37,10 +42,12 @@ from data_prep.steps.document_reader import VERDICTS, DocumentReader, ExtractTas
 from megabert.tokens.shards.format import token_type
 
 DOCUMENTS_PER_BATCH = 4096
-HASHES = "paragraphs"
+HASHES = "{:06d}-paragraphs.npy"
 """Name of the file of hashes that the first reading of a chunk may write."""
 PART_CHARACTERS = 16 << 20
 """Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
+ChunkFiles = tuple[str, str, int]
+"""Files about chunks: their folder below ``work``, their name with a place for a number, and the chunks of each."""
 
 
 def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
@@ -50,22 +57,21 @@ def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequ
         The files of extracted documents, in the order of the input, and the counts.
     """
     chunks, rules = plan_chunks(files, build.config.chunk_bytes), build.config.clean.rules
-    found: dict[str, Callable[[int], Path]] = {}  # field of ExtractTask -> the file of a chunk
+    earlier: dict[str, ChunkFiles] = {}  # by the field of `ExtractTask` that they are for
     clusters: Counts = {}
-
-    def file_of(step: str, name: str) -> Callable[[int], Path]:
-        return lambda number: sibling_path(_output(build, step, number), name)
-
     if "near_duplicates" in rules:
-        units = _units(build, "near", write_document_keys, chunks)
+        units = _units(build, "near", write_document_keys, chunks, {})
         plan = HashPlan.of(len(chunks), build.run("near duplicates: keys", units, BYTES).counts["keys"])
-        found["near_fates"], clusters["near_duplicates"] = find_near_copies(build, plan)
-        found |= {"verdicts": file_of("near", VERDICTS), "paragraph_hashes": file_of("near", HASHES)}
+        clusters["near_duplicates"] = find_near_copies(build, plan)
+        earlier["near_fates"] = "near", FATES, plan.chunks_a_group
+        earlier |= {"verdicts": ("near", VERDICTS, 1), "paragraph_hashes": ("near", HASHES, 1)}
     if "duplicate_paragraphs" in rules:
-        counts = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks, found), BYTES).counts
-        found["paragraph_owners"] = find_paragraph_copies(build, HashPlan.of(len(chunks), counts["paragraphs"]))
-        found.setdefault("verdicts", file_of("paragraphs", VERDICTS))
-    return read_chunks(build, "extract", extract, chunks, found, clusters)
+        counts = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks, earlier), BYTES).counts
+        find_paragraph_copies(build, plan := HashPlan.of(len(chunks), counts["paragraphs"]))
+        earlier["paragraph_owners"] = "paragraphs", COPIES, plan.chunks_a_group
+        earlier.setdefault("verdicts", ("paragraphs", VERDICTS, 1))
+    texts, counts = read_chunks(build, "extract", extract, chunks, earlier)
+    return texts, counts | clusters
 
 
 def read_chunks(
@@ -73,27 +79,25 @@ def read_chunks(
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
-    found: Mapping[str, Callable[[int], Path]],
-    counts: Counts,
+    earlier: Mapping[str, ChunkFiles],
 ) -> tuple[Sequence[Path], Counts]:
-    """Run a unit for each chunk; return all files in the order of the input, and the units' counts with ``counts``.
+    """Run a unit for each chunk; return all files in the order of the input, and the units' counts.
 
     Args:
         build: The build.
         step: Name of the step.
         function: Writes the documents of a chunk by `write_parts`.
         chunks: All chunks of the input.
-        found: Further fields of each task, by the number of its chunk.
-        counts: Counts of earlier units.
+        earlier: Files of earlier units, by the field of a task.
     """
-    results = build.run(step, _units(build, step, function, chunks, found), BYTES, keep=count_files)
+    results = build.run(step, _units(build, step, function, chunks, earlier), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))
 
     def part(index: int) -> Path:
         number = int(np.searchsorted(first_parts, index, side="right")) - 1
         return part_path(_output(build, step, number), index - int(first_parts[number]))
 
-    return LazyList(int(first_parts[-1]), part), results.counts | counts
+    return LazyList(int(first_parts[-1]), part), results.counts
 
 
 def count_files(outcome: Outcome) -> int:
@@ -106,15 +110,16 @@ def _units(
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
-    found: Mapping[str, Callable[[int], Path]] = MappingProxyType({}),
+    earlier: Mapping[str, ChunkFiles],
 ) -> Sequence[Unit]:
     """Return a unit for each chunk."""
-    model_sha256 = build.state.sha256_of(build.config.language_model)
+    work, sha256 = build.path("work"), build.state.sha256_of(build.config.language_model)
+    tokenizer = build.path("tokenizer") if build.config.holds_ids else None
 
     def task(number: int) -> ExtractTask:
-        own = {field: file(number) for field, file in found.items()}
+        own = {field: work / folder / name.format(number // each) for field, (folder, name, each) in earlier.items()}
         path = _output(build, step, number)
-        return ExtractTask(chunks[number], number, build.config, path, **own, model_sha256=model_sha256)
+        return ExtractTask(chunks[number], number, build.config, path, **own, model_sha256=sha256, tokenizer=tokenizer)
 
     return build.units(step, function, len(chunks), task)
 
@@ -139,7 +144,7 @@ def write_document_keys(task: ExtractTask) -> tuple[list[Path], Counts]:
     if "duplicate_paragraphs" in rules.rules:
         hashes = ParagraphHashes(rules.min_paragraph_characters, are_all_kept=False)
         paths, counts = write_keys(hashes.of(documents), Signature.of(rules), path)
-        paths += hashes.write(sibling_path(path, HASHES))[0]
+        paths += hashes.write(path.with_name(HASHES.format(task.number)))[0]
     else:
         paths, counts = write_keys(documents, Signature.of(rules), path)
     return [*paths, reader.write_verdicts(path)], {**counts, "bytes": task.chunk.bytes}
@@ -177,7 +182,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
             counts["written"] += 1
             counts["sentences"] += len(sentences)
             counts["characters"] += sum(map(len, sentences))
-            yield document_set.hash_text(text), sentences
+            yield hash_text(text), sentences
 
     paths = write_parts(task.path, documents(), partial(_TextPart, source))
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
@@ -259,8 +264,7 @@ def read_ids(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path
     Returns:
         The files of documents, in the order of the input, and the counts.
     """
-    chunks, tokenizer = plan_chunks(files, build.config.chunk_bytes), build.path("tokenizer")
-    return read_chunks(build, "ids", write_documents, chunks, {"tokenizer": lambda number: tokenizer}, {})
+    return read_chunks(build, "ids", write_documents, plan_chunks(files, build.config.chunk_bytes), {})
 
 
 def write_documents(task: ExtractTask) -> tuple[list[Path], Counts]:

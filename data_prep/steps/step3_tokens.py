@@ -11,6 +11,7 @@ hundredth of the share.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,6 @@ from megabert.tokens.tokenization import Tokenizer
 MOST_RANKED = 1 << 20
 """Documents of which one process ranks all draws: 8 MiB."""
 Draws = NDArray[np.uint64]
-DocumentFile = tuple[Path, pa.Schema]
-"""A file of documents with the hashes of their texts, and its columns, the last of which has their sentences or the
-lengths of these."""
 SENTENCES_PER_CALL = 65_536
 NAME, SPLIT_AGAIN_NAME = "{number:06d}.arrow", "again-{number:06d}.arrow"
 """Names of files of tokenized documents: of text, and of documents of earlier settings. They differ, because a record
@@ -67,7 +65,7 @@ class SplitTask:
     """Record of the bucket."""
     context: str
     """Context of its seal."""
-    vocab_size: int
+    tokenizer: Path
     held_out_below: int
     """The bound below which a document's draw holds it out."""
     path: Path
@@ -80,17 +78,20 @@ def draws_of(hashes: NDArray[np.uint64]) -> Draws:
 
 
 def split_of(hashes: NDArray[np.uint64], below: int) -> NDArray[np.uint8]:
-    """Return 1 for documents that are held out: their draw is below a bound, the result of `held_out_below`."""
+    """Return 1 for documents that are held out: their draw is below a bound, the result of `find_held_out_bound`."""
     return (draws_of(hashes) < np.uint64(below)).astype(np.uint8)
 
 
-def held_out_below(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
+def find_held_out_bound(
+    config: BuildConfig, documents: int, files: Sequence[Path], schema: pa.Schema, executor: Executor
+) -> int:
     """Return the bound below which a document's draw holds it out.
 
     Args:
         config: Names the share and the objective.
         documents: Number of documents in all files.
-        files: All documents.
+        files: All documents, with the hashes of their texts.
+        schema: Columns of the files, the last of which has the sentences of a document or the lengths of these.
         executor: Reads the files.
 
     Raises:
@@ -98,7 +99,7 @@ def held_out_below(config: BuildConfig, documents: int, files: Sequence[Document
     """
     if documents > MOST_RANKED:
         return int(config.validation_share * 2**64)
-    read = [part for _, part in executor.run(read_draws, files)]
+    read = [part for _, part in executor.run(partial(read_draws, schema), files)]
     all_draws, long_draws = (np.concatenate([np.zeros(0, np.uint64), *parts]) for parts in zip(*read, strict=True))
     require_several_sentences(config, len(all_draws) - len(long_draws), len(all_draws))
     if not config.validation_share:  # copies of a text may be trained on; a build warns of labels that teach nothing
@@ -113,11 +114,11 @@ def held_out_below(config: BuildConfig, documents: int, files: Sequence[Document
     return min(max(wanted, int(usable[least - 1]) + 1), int(usable[len(usable) - least]))
 
 
-def read_draws(file: DocumentFile) -> tuple[Draws, Draws]:
+def read_draws(schema: pa.Schema, file: Path) -> tuple[Draws, Draws]:
     """Return the draws of a file's documents, and of those with two sentences or more."""
-    table = pa.Table.from_batches(checked_batches(*file, is_full=False), file[1])
+    table = pa.Table.from_batches(checked_batches(file, schema, is_full=False), schema)
     draws = draws_of(np.asarray(table["document_hash"]))
-    return draws, draws[np.asarray(pc.list_value_length(table[file[1].names[-1]])) > 1]
+    return draws, draws[np.asarray(pc.list_value_length(table[schema.names[-1]])) > 1]
 
 
 def tokenize_documents(build: RunningBuild, texts: Sequence[Path], held_out_below: int) -> tuple[TokenFiles, Counts]:
@@ -126,7 +127,7 @@ def tokenize_documents(build: RunningBuild, texts: Sequence[Path], held_out_belo
     Args:
         build: The build.
         texts: Files of extracted documents.
-        held_out_below: The result of `held_out_below`.
+        held_out_below: The result of `find_held_out_bound`.
 
     Returns:
         One file of tokenized documents for each extracted file, and the counts.
@@ -150,18 +151,18 @@ def split_documents_again(
         build: The build.
         sources: Their buckets.
         context: Context of the seals of their records.
-        held_out_below: The result of `held_out_below`.
+        held_out_below: The result of `find_held_out_bound`.
 
     Returns:
         A file of tokenized documents for each bucket, and how many are held out.
     """
     files = TokenFiles(build.path("work", "tokens"), SPLIT_AGAIN_NAME, len(sources))
     records = StepRecords(build.folder, "before").read()
-    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+    tokenizer = build.path("tokenizer")
 
     def task(number: int) -> SplitTask:
         record = records.get(sources[number].stem.encode(), b"")
-        return SplitTask(sources[number], record, context, vocab_size, held_out_below, files[0, number].path)
+        return SplitTask(sources[number], record, context, tokenizer, held_out_below, files[0, number].path)
 
     results = build.run("tokens: split again", build.units("tokens", split_again, len(sources), task), TOKENS)
     return files, results.counts["held_out"]
@@ -177,23 +178,23 @@ def split_again(task: SplitTask) -> tuple[list[Path], Counts]:
     outcome = unseal(task.record, Outcome, task.context, where=f"{task.source}: its record", remedy=remedy)
     if [file.sha256 for file in outcome.files.values()] != [sha256_file(task.source)]:
         raise DataError(f"{task.source}: damaged (its SHA-256 does not fit). {remedy}")
-    documents = _write_with_splits(task.source, task.vocab_size, task.held_out_below, task.path)
+    documents = _write_with_splits(task)
     return [task.path], {"held_out": int(documents.splits_D.sum()), "tokens": len(documents.ids_T)}
 
 
 def split_ids(task: TokenizeTask) -> tuple[list[Path], Counts]:
     """Write the documents of a file of ids, which need no tokenizing, with their splits."""
-    tokenizer = tokenizer_of(task.tokenizer)
-    documents = _write_with_splits(task.source, tokenizer.vocab_size, task.held_out_below, task.path)
+    documents = _write_with_splits(task)
     return [task.path], {**_counts(task, documents), "empty_sentences": 0, "documents_without_tokens": 0}
 
 
-def _write_with_splits(source: Path, vocab_size: int, held_out_below: int, path: Path) -> TokenizedDocuments:
+def _write_with_splits(task: TokenizeTask | SplitTask) -> TokenizedDocuments:
     """Give the documents of a file, which are one record batch, their splits, and write them, sorted; return them."""
-    documents = TokenizedDocuments.of(one_batch(source, bucket_schema(vocab_size)))
-    documents = replace(documents, splits_D=split_of(documents.hashes_D, held_out_below))
+    vocab_size = tokenizer_of(task.tokenizer).vocab_size
+    documents = TokenizedDocuments.of(one_batch(task.source, bucket_schema(vocab_size)))
+    documents = replace(documents, splits_D=split_of(documents.hashes_D, task.held_out_below))
     documents = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
-    documents.write(path, document_schema(vocab_size))
+    documents.write(task.path, document_schema(vocab_size))
     return documents
 
 

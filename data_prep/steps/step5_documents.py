@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from data_prep.config.build import BuildConfig
 from data_prep.documents import document_set
 from data_prep.documents.arrow_files import offsets_of, write_batches
-from data_prep.documents.document_set import SPLITS, document_schema, hash_range
+from data_prep.documents.document_set import SPLITS, document_schema, hash_range, tokenizer_of
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
@@ -43,7 +43,7 @@ class MergeTask:
 
     sources: tuple[TokenFile, ...]
     file: TokenFile
-    vocab_size: int
+    tokenizer: Path
 
 
 def plan_levels(files: TokenFiles, folder: Path, buckets: int) -> list[TokenFiles]:
@@ -68,16 +68,17 @@ def plan_levels(files: TokenFiles, folder: Path, buckets: int) -> list[TokenFile
     return levels
 
 
-def merge_chunks(build: RunningBuild, tokenized: TokenFiles, buckets: int, vocab_size: int) -> TokenFiles:
+def merge_chunks(build: RunningBuild, tokenized: TokenFiles, buckets: int) -> TokenFiles:
     """Return the files that buckets are filled from: the tokenized chunks, or the files they were merged into."""
     levels = plan_levels(tokenized, build.path("work", "chunks"), buckets)
     for before, after in pairwise(levels):
-        build.run("chunks", merge_units(build, before, after, vocab_size), TOKENS)
+        build.run("chunks", merge_units(build, before, after), TOKENS)
     return levels[-1]
 
 
-def merge_units(build: RunningBuild, before: TokenFiles, after: TokenFiles, vocab_size: int) -> LazyList[Unit]:
+def merge_units(build: RunningBuild, before: TokenFiles, after: TokenFiles) -> LazyList[Unit]:
     """Return a unit for each file of a level of merging."""
+    tokenizer = build.path("tokenizer")
 
     def unit(number: int) -> Unit:
         block, group = divmod(number, after.files)
@@ -86,15 +87,15 @@ def merge_units(build: RunningBuild, before: TokenFiles, after: TokenFiles, voca
         low, high = (hash_range(cell, file.grid)[0] for cell in (file.first_cell, file.first_cell + file.cells))
         first, end = (border * before.files // after.files for border in (group, group + 1))
         sources = before.overlapping(low, high, range(first, end))
-        return build.unit("chunks", file.path.stem, merge, MergeTask(sources, file, vocab_size))
+        return build.unit("chunks", file.path.stem, merge, MergeTask(sources, file, tokenizer))
 
     return LazyList(after.blocks * after.files, unit)
 
 
 def merge(task: MergeTask) -> tuple[list[Path], Counts]:
     """Write the documents of a range of hashes, cell by cell, as if they were one tokenized chunk."""
-    schema, tokens = document_schema(task.vocab_size), 0
-    reader, first = TokenReader(task.sources, task.vocab_size), task.file.first_cell
+    vocab_size, tokens = tokenizer_of(task.tokenizer).vocab_size, 0
+    schema, reader, first = document_schema(vocab_size), TokenReader(task.sources, vocab_size), task.file.first_cell
 
     def cell(number: int) -> pa.RecordBatch:
         nonlocal tokens
@@ -131,7 +132,7 @@ class BucketTask:
     bucket: int
     buckets: int
     """Number of buckets of the split."""
-    vocab_size: int
+    tokenizer: Path
     path: Path
     """Output."""
     config: BuildConfig
@@ -140,7 +141,7 @@ class BucketTask:
     @property
     def sources(self) -> tuple[TokenFile, ...]:
         """Files that may hold some of the bucket's documents; listed by the worker, for there are many in all."""
-        return self.files.overlapping(*document_set.hash_range(self.bucket, self.buckets)) if self.files else ()
+        return self.files.overlapping(*hash_range(self.bucket, self.buckets)) if self.files else ()
 
 
 def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None = None) -> dict[str, int]:
@@ -187,32 +188,29 @@ def validation_buckets(train: int, share: float) -> int:
     return max(1, round(train * share), train // TRAIN_BUCKETS_PER_VALIDATION_BUCKET)
 
 
-def fill_buckets(build: RunningBuild, files: TokenFiles, buckets: dict[str, int], vocab_size: int) -> Counts:
+def fill_buckets(build: RunningBuild, files: TokenFiles, buckets: dict[str, int]) -> Counts:
     """Write all buckets and their index; return the counts of the documents that are kept.
 
     Args:
         build: The build.
         files: Tokenized documents.
         buckets: Number of buckets of each split.
-        vocab_size: Pieces of the vocabulary.
     """
-    results = build.run("documents", bucket_units(build, files, buckets, vocab_size), TOKENS, keep=bucket_sizes)
+    results = build.run("documents", bucket_units(build, files, buckets), TOKENS, keep=bucket_sizes)
     write_index(build, buckets, results.kept)
     return results.counts
 
 
-def bucket_units(
-    build: RunningBuild, files: TokenFiles | None, buckets: dict[str, int], vocab_size: int
-) -> Sequence[Unit]:
+def bucket_units(build: RunningBuild, files: TokenFiles | None, buckets: dict[str, int]) -> Sequence[Unit]:
     """Return a unit for each bucket; finished ones can be recognized without the files."""
-    folder, splits = build.path("documents"), list(buckets)
+    folder, tokenizer, splits = build.path("documents"), build.path("tokenizer"), list(buckets)
     first_units = offsets_of(np.array([buckets[split] for split in splits], np.int64))
 
     def task(number: int) -> BucketTask:
         index = int(np.searchsorted(first_units, number, side="right")) - 1
         split, bucket = splits[index], number - int(first_units[index])
         path = document_set.bucket_path(folder, split, bucket)
-        return BucketTask(files, split, bucket, buckets[split], vocab_size, path, build.config)
+        return BucketTask(files, split, bucket, buckets[split], tokenizer, path, build.config)
 
     return build.units("documents", fill_bucket, int(first_units[-1]), task)
 
@@ -220,13 +218,14 @@ def bucket_units(
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket."""
     # Every file is sorted by hash, so the bucket's documents are one slice of each.
-    low, high = document_set.hash_range(task.bucket, task.buckets)
-    documents = TokenReader(task.sources, task.vocab_size).read([document_set.SPLITS.index(task.split)], low, high)
+    low, high = hash_range(task.bucket, task.buckets)
+    vocab_size = tokenizer_of(task.tokenizer).vocab_size
+    documents = TokenReader(task.sources, vocab_size).read([SPLITS.index(task.split)], low, high)
     # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
     order, counts = _choose(task, documents)
     documents = documents.take(order)
     # The split is the same for the whole file, so the column is left out.
-    documents.write(task.path, document_set.bucket_schema(task.vocab_size))
+    documents.write(task.path, document_set.bucket_schema(vocab_size))
     counts |= {
         "documents": {task.split: len(documents)},
         "documents_by_source": _by_source(documents.sources_D),

@@ -92,7 +92,7 @@ def count_buckets_per_shard(config: BuildConfig, buckets: int, tokens: int, voca
     return max(1, shared, -(-passes // MAX_SHARDS))
 
 
-def make_instances(build: RunningBuild, corpus: Counts, buckets_per_shard: int) -> dict[int, Manifest]:
+def make_instances(build: RunningBuild, corpus: Counts, buckets: int) -> dict[int, Manifest]:
     """Write the shards of all lengths, then a manifest for each length.
 
     The manifest comes last, so a folder without one is unfinished.
@@ -100,10 +100,12 @@ def make_instances(build: RunningBuild, corpus: Counts, buckets_per_shard: int) 
     Args:
         build: The build.
         corpus: Counts of the corpus for the manifests.
-        buckets_per_shard: Result of `count_buckets_per_shard`.
+        buckets: Training buckets.
     """
     metadata = {length: _metadata(build, length) for length in build.config.lengths}
-    units = [unit for length in metadata for unit in instance_units(build, metadata[length], buckets_per_shard)]
+    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+    per_shard = count_buckets_per_shard(build.config, buckets, corpus["tokens"], vocab_size)
+    units = [unit for own in metadata.values() for unit in instance_units(build, own, per_shard)]
     # The units of all lengths are run as one list, so that no worker waits for the last ones of a length.
     results = build.run("instances", units, INSTANCES, keep=shard_of)
     entries: dict[int, list[ShardEntry]] = {length: [] for length in metadata}

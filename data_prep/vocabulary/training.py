@@ -33,7 +33,7 @@ class VocabularyOptions:
 
 
 def train_vocabulary(
-    documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
+    documents: Iterable[tuple[str, str]], options: VocabularyOptions
 ) -> tuple[Tokenizer, VocabularyReport]:
     """Train a vocabulary on all but a held-out part of the documents and measure it there.
 
@@ -46,7 +46,6 @@ def train_vocabulary(
     Raises:
         DataError: There is no text, or it has too many different characters for the size.
     """
-    options = options or VocabularyOptions()
     held_out = HeldOut(share=options.held_out_share, seed=options.seed)
     texts = held_out.take_rest(documents)
     spans = Counter(chain.from_iterable(spans_of(text, options) for text in texts))
@@ -98,7 +97,7 @@ def train_on_spans(
 
 
 def check_vocabulary(
-    tokenizer: Tokenizer, documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
+    tokenizer: Tokenizer, documents: Iterable[tuple[str, str]], options: VocabularyOptions
 ) -> VocabularyReport:
     """Measure an existing tokenizer on the documents that `train_vocabulary` would hold out.
 
@@ -110,7 +109,6 @@ def check_vocabulary(
     Raises:
         DataError: There is no text.
     """
-    options = options or VocabularyOptions()
     held_out = HeldOut(share=options.held_out_share, seed=options.seed)
     for text in held_out.take_rest(documents):
         held_out.all_characters.update(training.without_endless_words(text)[0])

@@ -47,7 +47,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Compare and print; the exit code says whether the two agree."""
-    from megabert.downstream.finetuning.grid.results import is_finetuning
+    from megabert.downstream.finetuning.grid.grid_results import is_finetuning
 
     if not options.second.is_dir() and (options.second == REFERENCE or options.second.suffix == ".json"):
         return _compare_with_curves(options)

@@ -151,7 +151,7 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> None:
         return
     with loading("PyTorch"):
         from megabert.downstream.finetuning.finetune import finetune
-    from megabert.downstream.finetuning.results import render_summary
+    from megabert.downstream.finetuning.seed_results import render_summary
 
     summary = finetune(task, config, output_dir, device=options.device)
     if own_rank() == "0":

@@ -44,7 +44,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> None:
     """Print the table and the fill-mask examples, write the loss curve and the page."""
-    from megabert.downstream.finetuning.grid.results import is_finetuning
+    from megabert.downstream.finetuning.grid.grid_results import is_finetuning
 
     if is_finetuning(options.run_dir):
         _report_finetuning(options)
@@ -55,7 +55,7 @@ def run(options: Namespace) -> None:
     run_dir = options.run_dir
     read_config(run_dir)  # refuses another folder before the seconds that torch takes
     with loading("PyTorch"):
-        from megabert.downstream.finetuning.grid.results import render_scores_below
+        from megabert.downstream.finetuning.grid.grid_results import render_scores_below
         from megabert.downstream.inspection.fill_mask import compare_guesses
         from megabert.foundation.files import atomic_write
         from megabert.tooling.reports import report
@@ -116,8 +116,8 @@ def _refuse_files_of_run(options: Namespace) -> None:
 def _report_finetuning(options: Namespace) -> None:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
     from megabert.downstream.finetuning.comparison import render_report
-    from megabert.downstream.finetuning.grid.results import is_grid, read_grid, read_summaries, render_grid
-    from megabert.downstream.finetuning.results import GRID_NAME, SETTINGS_NAME
+    from megabert.downstream.finetuning.grid.grid_results import is_grid, read_grid, read_summaries, render_grid
+    from megabert.downstream.finetuning.seed_results import GRID_NAME, SETTINGS_NAME
     from megabert.foundation.files import atomic_write
 
     run_dir: Path = options.run_dir
@@ -131,7 +131,7 @@ def _report_finetuning(options: Namespace) -> None:
     ]
     picture = b""
     if has_grid:
-        from megabert.downstream.finetuning.grid.results import draw_grid
+        from megabert.downstream.finetuning.grid.grid_results import draw_grid
 
         grid = read_grid(run_dir)
         sections[:0] = zip(("The choices", "Every setting"), render_grid(grid), strict=True)

@@ -33,7 +33,8 @@ def run(options: Namespace) -> None:
     from megabert.settings.config.loading import merge_layers
     from megabert.settings.config.run import LoggingConfig
     from megabert.tooling.reports.watch import describe_verdict
-    from megabert.training.run.folder import check_status, read_config
+    from megabert.training.run.folder import read_config
+    from megabert.training.run.status import check_status
 
     run_dir: Path = options.run_dir
     read_config(run_dir)

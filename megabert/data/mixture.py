@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,8 +209,15 @@ def global_rows(source: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows | (source << _ROW_BITS)
 
 
-def open_mixture(config: RunConfig, index: int) -> tuple[Mixture, Mixture]:
-    """Open the sources of a phase: training and held-out split.
+class PhaseShards(NamedTuple):
+    """The instances of one phase."""
+
+    train: Mixture
+    held_out: Mixture
+
+
+def open_mixture(config: RunConfig, index: int) -> PhaseShards:
+    """Open the sources of a phase.
 
     Raises:
         ConfigError: No data are named.
@@ -231,7 +239,7 @@ def open_mixture(config: RunConfig, index: int) -> tuple[Mixture, Mixture]:
                 f"{count} of it. Lower its share or global_batch_size, or build it from more text."
             )
     held_out = tuple(ShardSet.open(folders[name], "validation") for name in train)
-    return mixture, replace(mixture, sources=held_out)
+    return PhaseShards(mixture, replace(mixture, sources=held_out))
 
 
 def open_training_mixture(config: RunConfig, index: int) -> Mixture | None:
@@ -241,7 +249,7 @@ def open_training_mixture(config: RunConfig, index: int) -> Mixture | None:
         DataError: As `open_mixture`.
     """
     has_data = config.data.path or config.data.sources or config.phases[index].data
-    return open_mixture(config, index)[0] if has_data else None
+    return open_mixture(config, index).train if has_data else None
 
 
 def _weights_of(phase: PhaseConfig, sources: Mapping[str, ShardSet]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ memory.
 
 from data_prep.library import Build, build
 from megabert.downstream.finetuning.classifier import Classifier, Judgement
-from megabert.downstream.finetuning.results import Summary
+from megabert.downstream.finetuning.seed_results import Summary
 from megabert.downstream.inspection.attention import AttentionRecord
 from megabert.downstream.inspection.encode_text import RankedPiece
 from megabert.downstream.inspection.pseudo_likelihood import Scores

@@ -14,8 +14,8 @@ from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import Source, find_device, open_source
 from megabert.downstream.finetuning.classifier import Classifier
 from megabert.downstream.finetuning.finetune import finetune
-from megabert.downstream.finetuning.results import SETTINGS_NAME, Summary
 from megabert.downstream.finetuning.saved_model import read_saved_model
+from megabert.downstream.finetuning.seed_results import SETTINGS_NAME, Summary
 from megabert.downstream.finetuning.tasks import find_task, refuse_idle_settings
 from megabert.downstream.inspection.attention import AttentionRecord, record_attention
 from megabert.downstream.inspection.embed import embed_texts

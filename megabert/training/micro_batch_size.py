@@ -114,12 +114,7 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
 
 
 def _try_micro_step(
-    model: PretrainingModel,
-    inputs: RunInputs,
-    world: World,
-    data: InstanceStatistics,
-    phase: PhaseConfig,
-    tokens: int,
+    model: PretrainingModel, inputs: RunInputs, world: World, data: InstanceStatistics, phase: PhaseConfig, tokens: int
 ) -> None:
     """Run forward and backward as a training step would; raises ``torch.OutOfMemoryError`` on a GPU that is too small.
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megabert.checkpoints.saving import stored_tensors
-from megabert.data.mixture import Mixture
+from megabert.data.mixture import PhaseShards
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.models.convert import POSITIONS
@@ -29,9 +29,7 @@ from megabert.optim import Fragment
 from megabert.settings.config.run import RunConfig
 
 
-def fill_new_positions(
-    engine: Engine, world: World, config: RunConfig, earlier: Sequence[tuple[Mixture, Mixture]]
-) -> None:
+def fill_new_positions(engine: Engine, world: World, config: RunConfig, earlier: Sequence[PhaseShards]) -> None:
     """Fill the rows of positions that a phase is the first to read, if it says so; every rank calls it.
 
     With ``init_from`` there are none: its source has trained them all.
@@ -40,12 +38,12 @@ def fill_new_positions(
         engine: The engine, at the end of the phase before.
         world: All ranks.
         config: Configuration of the run.
-        earlier: Training and held-out split of each phase before the phase that begins.
+        earlier: Instances of each phase before the phase that begins.
     """
     phase = config.phases[len(earlier)]
     if phase.new_positions == "keep" or config.init_from is not None:
         return
-    num_trained = max(train.first.metadata.max_seq_length for train, _ in earlier)
+    num_trained = max(shards.train.first.metadata.max_seq_length for shards in earlier)
     tile_rows(engine, world, POSITIONS, num_trained=num_trained, stop=phase.max_seq_length)
     if world.is_main:
         end = phase.max_seq_length

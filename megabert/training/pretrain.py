@@ -33,9 +33,10 @@ from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.proven_ops import prove_ops
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
-from megabert.training.run.folder import RunStatus, record_run, tokenizer_dir
+from megabert.training.run.folder import record_run, tokenizer_dir
 from megabert.training.run.ready_shards import check_phases, fetching_ahead, is_ahead, keep_checked
 from megabert.training.run.start import RunInputs, RunStart, find_start, open_inputs
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 from megabert.training.trainer import Trainer
 
@@ -109,7 +110,7 @@ def _run(
         # A run that has a checkpoint began with these very shards, and decoded them all then.
         is_new = not start.has_own_checkpoint
         # Later phases' shards that come from elsewhere are fetched while this phase trains.
-        ready = [pair for index, pair in enumerate(inputs.shards) if index == state.phase or not is_ahead(pair)]
+        ready = [own for index, own in enumerate(inputs.shards) if index == state.phase or not is_ahead(own)]
         checked = check_phases(ready, run_dir, world, watchdog, with_content=is_new)
     with logging_to_file(run_dir, world.rank), watchdog.beating():
         if state.is_done(config):
@@ -164,7 +165,7 @@ def _require_same_inputs(inputs: RunInputs, world: process_group.World) -> None:
     rank = next((rank for rank, own in enumerate(seen) if own != seen[0]), None)
     if rank is not None:
         index = next(i for i, (own, first) in enumerate(zip(seen[rank], seen[0], strict=True)) if own != first)
-        place, own, first = inputs.shards[index][0].place_of_difference(seen[rank][index], seen[0][index])
+        place, own, first = inputs.shards[index].train.place_of_difference(seen[rank][index], seen[0][index])
         error = DataError(
             f"{place}: rank {rank} sees other shards there than rank 0 (SHA-256 {own} and {first}). Give every node "
             "the same copy."
@@ -208,7 +209,7 @@ def _record_start(
     """Write the configuration of this start into the run folder, and log how it begins."""
     config, manifest = inputs.config, start.manifest
     record_run(run_dir, config, inputs.deepspeed)
-    inputs.shards[0][0].first.copy_tokenizer(tokenizer_dir(run_dir))
+    inputs.shards[0].train.first.copy_tokenizer(tokenizer_dir(run_dir))
     logger.info("TensorBoard: tensorboard --logdir %s", shlex.quote(str(run_dir / "tb")))
     # Machine and sizes: the backend of each op, ranks, precision, token budgets.
     has_lamb = config.optimizer.has_lamb_passes
@@ -249,6 +250,6 @@ def _record_start(
         learning_rate(phase, min(state.phase_step + 1, phase.num_steps)),
         "; ".join(
             f"epoch {position.epoch}, instance {position.offset}" + (f" of {name}" if name else "")
-            for name, position in inputs.shards[state.phase][0].at(state.positions)
+            for name, position in inputs.shards[state.phase].train.at(state.positions)
         ),
     )

@@ -173,7 +173,7 @@ def _score(
     """Return the sums over held-out instances of one source and all ranks: three counts, then the sums of the terms."""
     sums, counts_3 = zero_sums(terms, world.device), torch.zeros(3, dtype=torch.float64)
     share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=world.device.type == "cuda")
-    with engine.evaluating(), torch.no_grad():
+    with engine.evaluating():
         for micro_batch in validation_batches(shards, share, max_instances=max_instances):
             output = engine.forward(micro_batch.to(world.device))
             sums += sums_of(output, terms)

@@ -37,9 +37,10 @@ from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.checkpoint_writer import CheckpointWriter
-from megabert.training.run.folder import RunStatus, checkpoints_dir
+from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.ready_shards import check_phases, is_ahead, keep_checked
 from megabert.training.run.start import RunInputs
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 from megabert.training.step import StepResult, accumulate, describe_scores, open_loader, update, validate
 
@@ -202,15 +203,11 @@ class Trainer:
     def _shape(self, statistics: InstanceStatistics) -> MicroShape:
         """Return the greatest micro-batch of the present phase."""
         index = self.state.phase
-        return shape_for(
-            statistics,
-            global_batch_size=self.config.phases[index].global_batch_size,
-            world_size=self.world.size,
-            micro_batch_tokens=self._budgets[index],
-        )
+        batch, budget = self.config.phases[index].global_batch_size, self._budgets[index]
+        return shape_for(statistics, global_batch_size=batch, world_size=self.world.size, micro_batch_tokens=budget)
 
     def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
-        train = self._shards[self.state.phase][0]
+        train = self._shards[self.state.phase].train
         shape = self._shape(train.statistics_in(phase))
         return open_loader(self.config, self.state, train, shape=shape, world=self.world)
 
@@ -271,13 +268,9 @@ class Trainer:
         self._watchdog.expect("validating")
         average = self.engine.average if self.config.validation.weights == "average" else None
         with self._meter.timing("pause"), average.in_use() if average else nullcontext():
-            metrics = validate(
-                self.engine,
-                self._shards[self.state.phase][1],
-                shape=self._shape(self._shards[self.state.phase][0].statistics),
-                max_instances=self.config.validation.max_instances,
-                world=self.world,
-            )
+            shards, most = self._shards[self.state.phase], self.config.validation.max_instances
+            shape = self._shape(shards.train.statistics)
+            metrics = validate(self.engine, shards.held_out, shape=shape, max_instances=most, world=self.world)
             phase = self.config.phases[self.state.phase]
             metrics |= run_probes(self.engine, self._probes, phase, self.world)
         is_last_phase = self.state.phase == len(self.config.phases) - 1
@@ -295,7 +288,7 @@ class Trainer:
         ratios = self.optimizer.trust_ratios  # waits for the GPU: only on logged steps
         if self._writer is None:
             return
-        epochs = self._shards[self.state.phase][0].epochs(self.state.positions)
+        epochs = self._shards[self.state.phase].train.epochs(self.state.positions)
         # The row of metrics.jsonl and TensorBoard.
         assert result.grad_norm is not None
         row: dict[str, Value] = {

@@ -79,7 +79,7 @@ def test_chain_of_real_documents_is_one_cluster(tmp_path, monkeypatch):
         documents = ([" ".join(words[number : number + 100])] for number in range(chunk, LONG, chunks))
         keys += write_keys(documents, SIGNATURE, near / KEYS.format(chunk))[1]["keys"]
     build = begun_build(tmp_path, BuildConfig(sources=(SourceConfig(input="none"),)))
-    _, counts = find_near_copies(build, HashPlan.of(chunks, keys))
+    counts = find_near_copies(build, HashPlan.of(chunks, keys))
     print_table(("documents", "clusters", "rounds"), [(f"{LONG:,}", counts["clusters"], counts["rounds"])])
     assert (counts["clusters"], counts["documents"]) == (1, LONG)
     assert counts["rounds"] <= 2 * np.log2(LONG)

@@ -15,7 +15,7 @@ from support.tracker_stores import expected_points, read_trackio, read_wandb
 from megabert.observability.follower import run_id
 from megabert.observability.metrics import MetricWriter, read_metrics
 from megabert.settings.config.run import LoggingConfig
-from megabert.training.run.folder import read_status
+from megabert.training.run.status import read_status
 
 pytestmark = pytest.mark.soak
 STEPS = {"phases.0.steps": 30, "phases.1.steps": 20, "checkpoint.every_steps": 10, "seed": 5}

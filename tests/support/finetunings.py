@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from megabert.downstream.finetuning.results import SETTINGS_NAME, SUMMARY_NAME, Summary
+from megabert.downstream.finetuning.seed_results import SETTINGS_NAME, SUMMARY_NAME, Summary
 
 
 def summary(task: str, mean: dict, seeds: tuple[int, ...] = (42, 43), **fields: object) -> Summary:

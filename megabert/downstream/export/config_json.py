@@ -298,6 +298,14 @@ def stated_length(folder: Path, positions: int) -> int | None:
     return length if type(length) is int and 0 < length <= positions else None
 
 
+def positions_counted_from(folder: Path, model: ModelConfig) -> int | None:
+    """Return the id of the padding by a folder's ``config.json``, if the family counts positions from it."""
+    if not model.traits.positions_after_padding or not (folder / "config.json").is_file():
+        return None
+    taken, _ = read_fields(read_object(folder / "config.json"), CONFIG_FIELDS[model.family])
+    return taken["pad_token_id"]  # type: ignore[no-any-return]
+
+
 def is_ours(folder: Path) -> bool:
     """Tell whether a folder was exported by this package."""
     try:

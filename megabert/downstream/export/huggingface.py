@@ -187,9 +187,17 @@ def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
     """Load a tokenizer that has to fit a model. It reads spare pieces, since its texts are a user's, not a corpus.
 
     Raises:
-        DataError: It has more pieces than the model has embeddings, or far fewer.
+        DataError: It has more pieces than the model has embeddings, or far fewer; or another piece has the id from
+            which ``config.json`` counts positions.
     """
     tokenizer = load_tokenizer(folder, reads_spare=True)
+    counted_from = configs.positions_counted_from(folder, model)
+    if counted_from not in (None, tokenizer.special_ids.pad):
+        raise DataError(
+            f"{folder}: config.json counts positions from pad_token_id={counted_from}, and the tokenizer's padding is "
+            f"{tokenizer.special_ids.pad}. Pieces of the id {counted_from} would then have a position of their own, "
+            "which megabert does not compute. Give the tokenizer that the model was trained with."
+        )
     pieces, rows = tokenizer.vocab_size, model.vocab_size
     if rows != "auto" and pieces > rows:
         raise DataError(

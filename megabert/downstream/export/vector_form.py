@@ -26,7 +26,7 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 _FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 """Families in older names of the encoder's file, in the order in which sentence-transformers looks for them."""
 _IO = ("module_input_name", "module_output_name")
-_MODES = {
+_POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -35,7 +35,7 @@ _MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 """Switches of older versions, in the order in which the vectors of several are joined, and their names in version 6."""
-_POOLING, _LAYERS = ("Pooling", "MultiVectorMask"), ("Normalize", "Dense", "Dropout")
+_POOLING_MODULES, _LAYERS = ("Pooling", "MultiVectorMask"), ("Normalize", "Dense", "Dropout")
 MODULES = field_tables("module_fields.yaml")
 """The fields of each module that is read, and of the settings around them (``SentenceTransformer``)."""
 _KINDS = {
@@ -111,7 +111,7 @@ class NamedModule:
 class VectorForm:
     """The steps from the last hidden states of a text to its vector."""
 
-    modes: tuple[str, ...] = ("mean",)
+    poolings: tuple[str, ...] = ("mean",)
     """Keys of `POOL`; the vectors of several are joined."""
     layers: nn.Sequential = field(default_factory=nn.Sequential)
     """Further modules, which scale a vector to length 1 or give it another width."""
@@ -127,12 +127,12 @@ class VectorForm:
     @property
     def has_tokens(self) -> bool:
         """Whether each token has a vector."""
-        return "tokens" in self.modes
+        return "tokens" in self.poolings
 
     def width(self, hidden_size: int) -> int:
         """Return the size of a vector, given the encoder's width."""
         dense = [layer.width for layer in self.layers if isinstance(layer, _Dense)]
-        width = dense[-1] if dense else hidden_size * len(self.modes)
+        width = dense[-1] if dense else hidden_size * len(self.poolings)
         return min(width, self.truncate_dim or width)
 
     def limit(self, positions: int) -> int:
@@ -141,7 +141,7 @@ class VectorForm:
 
     def pool(self, hidden_SD: Tensor) -> Tensor:
         """Return the vector of a text, of shape (D,), or one per token, of shape (S, D)."""
-        vector = torch.cat([POOL[mode](hidden_SD) for mode in self.modes], -1)
+        vector = torch.cat([POOL[pooling](hidden_SD) for pooling in self.poolings], -1)
         return self.layers.to(vector.device)(vector)[..., : self.truncate_dim]
 
 
@@ -164,12 +164,12 @@ def read_vector_form(folder: Path) -> VectorForm | None:
     config, settings = read_config_json(folder), _read_fields(folder / PROMPTS_FILE, "SentenceTransformer")
     prompt = _default_prompt(folder / PROMPTS_FILE, settings)
     length = own["max_seq_length"] or stated_length(folder, config.max_position_embeddings)
-    modes = _read_modes(folder / modules[1].path / "config.json", modules[1].name, prompt)
-    layers, width = nn.Sequential(), config.hidden_size * len(modes)
+    poolings = _read_poolings(folder / modules[1].path / "config.json", modules[1].name, prompt)
+    layers, width = nn.Sequential(), config.hidden_size * len(poolings)
     for module in modules[2:]:
         path = folder / module.path / "config.json"
         fields = _read_fields(path, module.name)
-        wanted = "token_embeddings" if modes == ("tokens",) else "sentence_embedding"
+        wanted = "token_embeddings" if poolings == ("tokens",) else "sentence_embedding"
         for name in _IO:
             if (fields.get(name) or wanted) != wanted:
                 raise ConfigError(f"{path}: {name}={fields[name]!r}; only {wanted!r} is supported. {_REMEDY}")
@@ -179,8 +179,8 @@ def read_vector_form(folder: Path) -> VectorForm | None:
             layer = _read_dense(path, fields, width)
             layers.append(layer)
             width = layer.width
-    kept = None if modes == ("tokens",) else settings["truncate_dim"]  # a MultiVectorEncoder keeps all
-    return VectorForm(modes, layers, int(min(length, 1 << 30)) if length else None, prompt, kept, modules)
+    kept = None if poolings == ("tokens",) else settings["truncate_dim"]  # a MultiVectorEncoder keeps all
+    return VectorForm(poolings, layers, int(min(length, 1 << 30)) if length else None, prompt, kept, modules)
 
 
 def find_transformer_file(folder: Path) -> Path:
@@ -193,7 +193,7 @@ def _read_modules(path: Path) -> tuple[NamedModule, ...]:
     """Return the entries of ``modules.json``: an encoder, one pooling, further layers."""
     modules = tuple(_read(path, list[NamedModule]))
     for place, module in enumerate(modules):
-        known = {0: ("Transformer",), 1: _POOLING}.get(place, _LAYERS)
+        known = {0: ("Transformer",), 1: _POOLING_MODULES}.get(place, _LAYERS)
         if not module.type.startswith("sentence_transformers.") or module.name not in known:
             what = f"module {place} is {module.type}; supported there: {', '.join(known)}"
         elif Path(module.path).name != module.path or bool(module.path) != bool(place):
@@ -215,18 +215,19 @@ def _default_prompt(path: Path, settings: Mapping[str, Any]) -> str:
     return prompt or ""
 
 
-def _read_modes(path: Path, name: str, prompt: str) -> tuple[str, ...]:
+def _read_poolings(path: Path, name: str, prompt: str) -> tuple[str, ...]:
     """Return the poolings of the second module."""
     fields = _read_fields(path, name)
     if name == "MultiVectorMask":
         return ("tokens",)
     if prompt and fields["include_prompt"] is not True:
         raise ConfigError(f"{path}: include_prompt=False with the prompt {prompt!r} is not supported. {_REMEDY}")
-    stated = fields["pooling_mode"] or [mode for switch, mode in _MODES.items() if fields[switch]] or "mean"
-    modes = (stated,) if isinstance(stated, str) else tuple(stated)
-    if unknown := [mode for mode in modes if mode not in _MODES.values()]:
-        raise ConfigError(f"{path}: pooling_mode={unknown[0]!r}; supported are {', '.join(_MODES.values())}. {_REMEDY}")
-    return modes
+    stated = fields["pooling_mode"] or [name for switch, name in _POOLINGS.items() if fields[switch]] or "mean"
+    poolings = (stated,) if isinstance(stated, str) else tuple(stated)
+    known = _POOLINGS.values()
+    if unknown := [name for name in poolings if name not in known]:
+        raise ConfigError(f"{path}: pooling_mode={unknown[0]!r}; supported are {', '.join(known)}. {_REMEDY}")
+    return poolings
 
 
 def _read_dense(path: Path, fields: Mapping[str, Any], width: int) -> _Dense:

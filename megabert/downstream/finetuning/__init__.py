@@ -9,7 +9,7 @@ In the order in which a fine-tuning runs:
    weights, and keeps the best ones.
 3. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder to score it.
 
-``finetune`` does these for one seed after the other and keeps the finished ones (``results``). ``grid`` runs one such
-fine-tuning per cell, side by side: ``cells`` says which there are, ``survey`` measures before it starts, and
-``grid.results`` chooses. ``comparison`` looks at finished ones.
+``finetune`` does these for one seed after the other and keeps the finished ones (``seed_results``). ``grid`` runs one
+such fine-tuning per cell, side by side: ``cells`` says which there are, ``survey`` measures before it starts, and
+``grid_results`` chooses. ``comparison`` looks at finished ones.
 """

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from megabert.downstream.finetuning import results
-from megabert.downstream.finetuning.grid.results import read_summaries
+from megabert.downstream.finetuning import seed_results
+from megabert.downstream.finetuning.grid.grid_results import read_summaries
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
 from megabert.foundation.json_files import read_json_lines
 from megabert.foundation.text_tables import render_table
@@ -30,13 +30,13 @@ Rows = dict[int, dict[str, Any]]
 """The rows of a file of predictions by the line of their example."""
 
 
-def read_predictions(output_dir: Path, summary: results.Summary, name: str) -> Rows:
+def read_predictions(output_dir: Path, summary: seed_results.Summary, name: str) -> Rows:
     """Read the predictions of the best seed for one evaluation set.
 
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    path = results.seed_folder(output_dir, summary.best_seed) / f"predictions_{name}.jsonl"
+    path = seed_results.seed_folder(output_dir, summary.best_seed) / f"predictions_{name}.jsonl"
     remedy = "Delete the seed's result.json and run the fine-tuning again."
     rows: Rows = {}
     try:
@@ -91,13 +91,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
 
-def render_report(output_dir: Path, summary: results.Summary, *, examples: int) -> str:
+def render_report(output_dir: Path, summary: seed_results.Summary, *, examples: int) -> str:
     """Return scores, confusions of labels, and the surest errors of the best seed's predictions.
 
     Raises:
         CheckpointError: Predictions are missing or damaged.
     """
-    blocks = [results.render_summary(summary)]
+    blocks = [seed_results.render_summary(summary)]
     for name in summary.mean:
         rows = list(read_predictions(output_dir, summary, name).values())
         blocks += [block for block in (_confusions(name, rows), _errors(name, rows, examples)) if block]
@@ -160,7 +160,7 @@ class FinetuningComparison(NamedTuple):
     folders: tuple[Path, Path]
     settings: dict[str, dict[str, tuple[Any, Any]]]
     """Both values of each setting that differs, by task."""
-    summaries: dict[str, tuple[results.Summary, results.Summary]]
+    summaries: dict[str, tuple[seed_results.Summary, seed_results.Summary]]
     sets: list[SetComparison]
     tolerance: float
 
@@ -202,9 +202,8 @@ def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) ->
     settings, sets = {}, []
     for task in tasks:
         folders, summaries = (a[task][0], b[task][0]), (a[task][1], b[task][1])
-        recorded = (
-            results.read_settings(folder / results.SETTINGS_NAME, results.FinetuneSettings) for folder in folders
-        )
+        paths = (folder / seed_results.SETTINGS_NAME for folder in folders)
+        recorded = (seed_results.read_settings(path, seed_results.FinetuneSettings) for path in paths)
         old, new = ({**own.settings, "model": own.model} for own in recorded)
         settings[task] = differences(old, new)
         names = [name for name in summaries[0].mean if name in summaries[1].mean]
@@ -219,7 +218,7 @@ def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) ->
 
 
 def _compare_set(
-    task: str, name: str, folders: tuple[Path, Path], summaries: tuple[results.Summary, results.Summary]
+    task: str, name: str, folders: tuple[Path, Path], summaries: tuple[seed_results.Summary, seed_results.Summary]
 ) -> SetComparison:
     a, b = (read_predictions(folder, summary, name) for folder, summary in zip(folders, summaries, strict=True))
     if [_example(row) for row in a.values()] != [_example(row) for row in b.values()]:
@@ -244,23 +243,23 @@ def render_finetunings(comparison: FinetuningComparison, *, examples: int) -> st
     lines = [f"A: {a}", f"B: {b}", ""]
     for task, changed in comparison.settings.items():
         lines += [f"{task}, settings that differ:", *(f"  {name}: {x} and {y}" for name, (x, y) in changed.items()), ""]
-    lines += [results.UNIT, _score_table(comparison)]
+    lines += [seed_results.UNIT, _score_table(comparison)]
     for one in comparison.sets:
         lines += ["", _heading(one), *_listed("fixed by B", one.fixed, one, examples)]
         lines += _listed("broken by B", one.broken, one, examples)
     return "\n".join(lines)
 
 
-def _common(a: results.Summary, b: results.Summary) -> list[tuple[str, str]]:
+def _common(a: seed_results.Summary, b: seed_results.Summary) -> list[tuple[str, str]]:
     """Return the sets and metrics that both have."""
-    return [one for one in results.metrics_of(a) if one in results.metrics_of(b)]
+    return [one for one in seed_results.metrics_of(a) if one in seed_results.metrics_of(b)]
 
 
 def _score_table(comparison: FinetuningComparison) -> str:
     rows = []
     for task, (a, b) in comparison.summaries.items():
         for name, metric in _common(a, b):
-            change = results.in_points(metric, b.mean[name][metric] - a.mean[name][metric])
+            change = seed_results.in_points(metric, b.mean[name][metric] - a.mean[name][metric])
             change = "0.00" if change == "-0.00" else change
             cells = (a.shown(name, metric), b.shown(name, metric), change)
             rows.append((task, name, metric, *cells, a.baseline_shown(name, metric)))

@@ -1,4 +1,4 @@
-"""A fine-tuning from settings to scores: one engine, one seed after the other, and their mean (``results``)."""
+"""A fine-tuning from settings to scores: one engine, one seed after the other, and their mean (``seed_results``)."""
 
 import shutil
 from dataclasses import replace
@@ -12,7 +12,7 @@ from megabert.distributed import process_group
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.run_lock import RunLock
 from megabert.downstream.export.sources import find_device
-from megabert.downstream.finetuning import results
+from megabert.downstream.finetuning import seed_results
 from megabert.downstream.finetuning.model import TaskModel
 from megabert.downstream.finetuning.saved_model import write_model
 from megabert.downstream.finetuning.setup import Prepared, prepare
@@ -35,7 +35,7 @@ from megabert.settings.config.run import OptimizerConfig
 from megabert.training.proven_ops import prove_ops
 
 
-def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> results.Summary:
+def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> seed_results.Summary:
     """Fine-tune with every seed, and return the summary that ``results.json`` holds.
 
     A seed that has finished in ``output_dir`` is not trained again; one that was killed starts from the beginning. One
@@ -55,9 +55,8 @@ def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: De
         engine_settings(config, world.device)  # refused before the folder is claimed
         prepared = process_group.run_on_all_ranks(world, lambda: prepare(task, config))
         with RunLock(output_dir, world):
-            process_group.run_on_main_rank(
-                world, lambda: results.claim_folder(output_dir / results.SETTINGS_NAME, finetune_settings(prepared))
-            )
+            path = output_dir / seed_results.SETTINGS_NAME
+            process_group.run_on_main_rank(world, lambda: seed_results.claim_folder(path, finetune_settings(prepared)))
             seeds = range(config.seed, config.seed + config.seeds)
             pending = process_group.run_on_main_rank(
                 world, lambda: [seed for seed in seeds if not has_finished(output_dir, seed)]
@@ -65,7 +64,7 @@ def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: De
             if pending:
                 with logging_to_file(output_dir, world.rank):
                     _train_seeds(prepared, pending, output_dir, world)
-            return process_group.run_on_main_rank(world, lambda: results.summarize(output_dir, task.name, seeds))
+            return process_group.run_on_main_rank(world, lambda: seed_results.summarize(output_dir, task.name, seeds))
 
 
 def check_finetuning(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> Prepared:
@@ -78,7 +77,7 @@ def check_finetuning(task: Task, config: FinetuneConfig, output_dir: Path, *, de
     """
     engine_settings(config, torch.device("cuda") if device == "cuda" else find_device(device))
     prepared = prepare(task, config)
-    results.check_folder(output_dir / results.SETTINGS_NAME, finetune_settings(prepared))
+    seed_results.check_folder(output_dir / seed_results.SETTINGS_NAME, finetune_settings(prepared))
     build_task_model(prepared)
     return prepared
 
@@ -88,11 +87,11 @@ def lacks_gpu(device: Device) -> bool:
     return device == "cuda" and not torch.cuda.is_available()
 
 
-def finetune_settings(prepared: Prepared) -> results.FinetuneSettings:
+def finetune_settings(prepared: Prepared) -> seed_results.FinetuneSettings:
     """Return which fine-tuning a folder is to record."""
     task, config = prepared.kind.task, prepared.kind.config
     places = {"model": config.model, "data": config.data}
-    return results.FinetuneSettings(
+    return seed_results.FinetuneSettings(
         task=task.name, settings=fixed_settings(config), sha256=prepared.identity, package=task.package, **places
     )
 
@@ -104,8 +103,8 @@ def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:
 
 def has_finished(output_dir: Path, seed: int) -> bool:
     """Tell whether a seed has its result and its model; a seed without its model is trained again."""
-    folder = results.seed_folder(output_dir, seed)
-    if not (folder / results.RESULT_NAME).exists():
+    folder = seed_results.seed_folder(output_dir, seed)
+    if not (folder / seed_results.RESULT_NAME).exists():
         return False
     gone = [name for name in ("config.json", "model.safetensors") if not (folder / "model" / name).is_file()]
     if gone:
@@ -168,7 +167,7 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
         start_over(engine, ready.start | drawn)
         engine.load_state(first_state)
         try:
-            _train_seed(ready, prepared, seed, results.seed_folder(output_dir, seed))
+            _train_seed(ready, prepared, seed, seed_results.seed_folder(output_dir, seed))
         except (NonFiniteSteps, NonFiniteOutputs) as error:  # on every rank alike, and the next seed starts over
             diverged.append(type(error)(f"seed {seed}: {error}"))
             if world.is_main and len(seeds) > 1:
@@ -185,8 +184,8 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
     process_group.run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
     training, best = trainer.run(seed, folder)
     # The first set was scored with these weights when they turned out best; the others are scored now.
-    metrics: results.Metrics = {}
-    baseline: results.Metrics = {}
+    metrics: seed_results.Metrics = {}
+    baseline: seed_results.Metrics = {}
     files: list[str] = []
     for number, data in enumerate(trainer.evaluation):
         predictions, metrics[data.name] = trainer.evaluate(data) if number else best
@@ -202,7 +201,7 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
         content |= {"learning_rate": prepared.kind.config.learning_rate, "replaced_ops": list(ready.replaced_ops)}
-        write_json(folder / results.RESULT_NAME, content)
+        write_json(folder / seed_results.RESULT_NAME, content)
 
     process_group.run_on_main_rank(world, write)
 

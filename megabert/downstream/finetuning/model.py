@@ -38,7 +38,7 @@ class TaskModel(nn.Module):
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
-        has_pooler = head.reads == "pooled" and not config.traits.is_pre_norm
+        has_pooler = head.pooling == "sequence" and not config.traits.is_pre_norm
         self.config = config
         self.head = head
         self.bert = BertModel(config, ops=ops, has_pooler=has_pooler, **encoder)
@@ -56,11 +56,11 @@ class TaskModel(nn.Module):
             label_positions_M: Index into the packed tokens of each labelled position, for a head that reads these.
         """
         hidden_TD, pooled_BD = self.bert(batch)
-        if self.config.classifier_pooling == "mean" and self.head.reads == "pooled":
+        if self.config.classifier_pooling == "mean" and self.head.pooling == "sequence":
             pooled_BD = mean_of_sequences(hidden_TD, batch.cu_seqlens)
-        if self.head.reads == "tokens":  # without dropout, as in google-research/bert
+        if self.head.pooling == "tokens":  # without dropout, as in google-research/bert
             return self.get_submodule(self.head.module)(self._transformed(hidden_TD))
-        if self.head.reads == "pooled":
+        if self.head.pooling == "sequence":
             positions = batch.cu_seqlens[:-1].long().clamp(max=len(hidden_TD) - 1)
         else:
             assert label_positions_M is not None

@@ -17,7 +17,7 @@ from megabert.downstream.export.model_card import ModelCard, facts_of
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
-from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
+from megabert.downstream.finetuning.seed_results import THRESHOLD, UNIT, Metrics, render_scores
 from megabert.downstream.finetuning.setup import USUAL_LENGTHS, Prepared, bind_kind, find_file, read_examples, subset
 from megabert.downstream.finetuning.tables import as_text
 from megabert.downstream.finetuning.task_kinds import TaskKind, kind_of_task

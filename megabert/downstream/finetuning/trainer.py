@@ -18,7 +18,7 @@ from megabert.data.batch import MicroBatch
 from megabert.distributed.process_group import World
 from megabert.downstream.finetuning.batches import Batcher, Features
 from megabert.downstream.finetuning.model import empty_loss
-from megabert.downstream.finetuning.results import in_points
+from megabert.downstream.finetuning.seed_results import in_points
 from megabert.downstream.finetuning.task_kinds import Example, Prediction, TaskKind
 from megabert.engine.engine import Engine, HostCopy
 from megabert.engine.master_weights import copy_masters, put_back_masters

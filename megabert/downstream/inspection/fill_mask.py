@@ -43,9 +43,9 @@ def fill_mask(
     encoded, batch = pack_text(model, tokenizer, text, longest=longest)
     if tokenizer.special_ids.mask not in encoded.ids:
         raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
-    # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
-    logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
-    probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
+    logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV)
+    # A model may have more rows than the vocabulary has pieces: these take a share, and are no guesses.
+    probabilities_MV = torch.softmax(logits_MV.float(), -1)[:, : tokenizer.vocab_size].cpu().numpy()
     return [best_pieces(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 
 

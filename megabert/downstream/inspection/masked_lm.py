@@ -252,7 +252,7 @@ def _add(totals: _Totals, model: PretrainingModel, batch: MicroBatch, special: S
     output = model(batch, with_logits=True)
     real = slice(batch.num_masked)
     targets_M, positions_M = batch.masked_ids_M[real], batch.masked_positions_M[real]
-    logits_MV = check_outputs(output.mlm_logits_MV[real, : len(totals.tokens_V)].float())
+    logits_MV = check_outputs(output.mlm_logits_MV[real].float())
     loss_M = functional.cross_entropy(logits_MV, targets_M, reduction="none").double()
     correct_M = logits_MV.gather(1, targets_M[:, None])[:, 0] == logits_MV.amax(1)
     # The bucket of each sequence and of each of its positions.

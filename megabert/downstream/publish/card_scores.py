@@ -14,8 +14,8 @@ from pydantic import FiniteFloat
 
 from megabert.downstream.export.model_card import Score
 from megabert.downstream.finetuning.grid.cells import Setting
-from megabert.downstream.finetuning.grid.results import is_grid, read_grid
-from megabert.downstream.finetuning.results import GRID_NAME, SETTINGS_NAME, Summary, read_summary
+from megabert.downstream.finetuning.grid.grid_results import is_grid, read_grid
+from megabert.downstream.finetuning.seed_results import GRID_NAME, SETTINGS_NAME, Summary, read_summary
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.foundation.errors import DataError
 from megabert.foundation.json_files import parse_values, read_json

@@ -37,8 +37,8 @@ _MODULES = {
     "Normalize": f"{_PACKAGE}.base.modules.normalize.Normalize",
 }
 """Classes by name. The first two have the paths that all versions read; the others exist since version 6."""
-_POOLING_MODES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": None, "mean_sqrt_len_tokens": None}
-"""All modes that text-embeddings-inference asks for, and the kind of vector that each gives, if it is offered here."""
+_TEI_POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": None, "mean_sqrt_len_tokens": None}
+"""All poolings that text-embeddings-inference asks for, and ours of the same meaning, if there is one."""
 _USAGE = """\
 from sentence_transformers import SentenceTransformer
 
@@ -46,7 +46,7 @@ model = SentenceTransformer(".")  # where this file lies
 vectors = model.encode(["The ship sailed over the sea.", "A boat crossed the water."])
 print(model.similarity(vectors, vectors))"""
 """Lines of a model card that compare two sentences."""
-KIND_MODES: Mapping[VectorKind, tuple[str, ...]] = {"mean": ("mean",), "cls": ("cls",), "colbert": ("tokens",)}
+KIND_POOLINGS: Mapping[VectorKind, tuple[str, ...]] = {"mean": ("mean",), "cls": ("cls",), "colbert": ("tokens",)}
 """The poolings of each kind."""
 
 
@@ -117,12 +117,11 @@ def _refuse_other_vectors(source: Path, form: VectorForm, kind: VectorKind, *, h
     Raises:
         ConfigError: The modules pool in another way, or the ONNX form lacks one of them.
     """
-    if form.modes != KIND_MODES[kind]:
-        kinds = [known for known, modes in KIND_MODES.items() if modes == form.modes]
+    if form.poolings != KIND_POOLINGS[kind]:
+        kinds = [known for known, poolings in KIND_POOLINGS.items() if poolings == form.poolings]
         remedy = f"Give --sentence-transformers {kinds[0]}" if kinds else "Export without --sentence-transformers"
-        raise ConfigError(
-            f"{source}: its modules give {' + '.join(form.modes)}, not {kind}. {remedy}, or remove modules.json first."
-        )
+        given = " + ".join(form.poolings)
+        raise ConfigError(f"{source}: its modules give {given}, not {kind}. {remedy}, or remove modules.json first.")
     # Vectors of tokens are scaled to length 1 in the ONNX form as well.
     lacking = ("Dense",) if kind == "colbert" else ("Dense", "Normalize")
     extra = [f"the module {module.name}" for module in form.modules if module.name in lacking]
@@ -164,8 +163,8 @@ def _new_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int)
     (Khattab and Zaharia 2020, section 3.2), without the projection to fewer dimensions, which only training gives.
     """
     # In the form that all versions and text-embeddings-inference read.
-    modes = {f"pooling_mode_{mode}": owner == kind for mode, owner in _POOLING_MODES.items()}
-    pooling = {"word_embedding_dimension": width, **modes, "include_prompt": True}
+    switches = {f"pooling_mode_{name}": pooling == kind for name, pooling in _TEI_POOLINGS.items()}
+    pooling = {"word_embedding_dimension": width, **switches, "include_prompt": True}
     inner: dict[str, dict[str, Any]] = {"Pooling": pooling}
     model_type, similarity = "SentenceTransformer", "cosine"
     if kind == "colbert":

@@ -133,5 +133,5 @@ def data_positions(dry_run: DryRun) -> dict[int, Positions]:
             state = state.next_phase(data_start=inputs.config.phases[index].data_start)
         beginnings[index], last = state.positions, inputs.config.phases[index].num_instances
         left = range(last - dry_run.instances_left(index), last)
-        state = replace(state, positions=inputs.shards[index][0].take(state.positions, left)[1])
+        state = replace(state, positions=inputs.shards[index].train.take(state.positions, left)[1])
     return beginnings

@@ -64,7 +64,7 @@ def describe_run(dry_run: DryRun, run_dir: Path) -> str:
     for index, (phase, steps) in enumerate(zip(inputs.config.phases, dry_run.steps_left, strict=True)):
         lines += _describe_phase(dry_run, index, first_step)
         if index > state.phase and not set(inputs.data_sha256[index]).isdisjoint(chain(*inputs.data_sha256[:index])):
-            lines.append(f"  {_describe_beginning(phase, inputs.shards[index][0], beginnings[index])}")
+            lines.append(f"  {_describe_beginning(phase, inputs.shards[index].train, beginnings[index])}")
         first_step += steps
     lines += draw_schedules(inputs.config, [train.first.metadata.masked_lm_prob for train, _ in inputs.shards])
     warnings = [*_untrained_positions(config), *_odd_width(model), *warn_of(_passes_at_the_end(dry_run))]
@@ -216,7 +216,7 @@ def _check_files(*mixtures: Mixture) -> str:
 
 def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     """Pack the first global batches as rank 0 would, padded as for a GPU."""
-    config, (train, _) = dry_run.inputs.config, dry_run.inputs.shards[index]
+    config, train = dry_run.inputs.config, dry_run.inputs.shards[index].train
     phase, ranks = config.phases[index], dry_run.world_size
     batch, budget = phase.global_batch_size, _budget(dry_run, index)
     shape = shape_for(train.statistics_in(phase), global_batch_size=batch, world_size=ranks, micro_batch_tokens=budget)
@@ -247,7 +247,7 @@ def _real_share(batches: list[StepBatch]) -> str:
 
 def _budget(dry_run: DryRun, index: int) -> int:
     """Return the token budget that is set, or the one with which the run would begin its search."""
-    config, statistics = dry_run.inputs.config, dry_run.inputs.shards[index][0].statistics
+    config, statistics = dry_run.inputs.config, dry_run.inputs.shards[index].train.statistics
     if config.micro_batch_tokens != "auto":
         return config.micro_batch_tokens
     share = config.phases[index].global_batch_size * statistics.tokens // (statistics.rows * dry_run.world_size)

@@ -204,7 +204,7 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
         report: The phase's report.
         checkpoint: ``last``, ``best`` or a step.
     """
-    held_out = open_mixture(with_found_data(run_dir, read_config(run_dir)), report.index)[1]
+    held_out = open_mixture(with_found_data(run_dir, read_config(run_dir)), report.index).held_out
     model = open_source(str(run_dir), checkpoint).build_model()
     # The same positions for both: the model's loss is in float64, the baseline's is minus the log of a frequency.
     counts = torch.from_numpy(report.unigram.counts).double()
@@ -247,7 +247,7 @@ def held_out_samples(run_dir: Path, phase: int, *, count: int = 5) -> list[tuple
         phase: Index of the phase whose held-out split is taken.
         count: Number of samples at most. Each comes from its own part of the split, the same one each time.
     """
-    held_out = open_mixture(with_found_data(run_dir, read_config(run_dir)), phase)[1]
+    held_out = open_mixture(with_found_data(run_dir, read_config(run_dir)), phase).held_out
     tokenizer, parts = load_tokenizer(held_out.first.tokenizer_dir), []
     for number, shards in zip(range(count), cycle(held_out.sources), strict=False):
         rows = np.unique(np.linspace(0, shards.num_rows - 1, _TRIED * count).astype(int))

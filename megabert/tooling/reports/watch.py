@@ -20,7 +20,8 @@ from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
 from megabert.training.probes.minimal_pairs import describe_probes
 from megabert.training.recovery.watchdog import SILENT_S, Beat, read_beats, slowest_ranks
-from megabert.training.run.folder import StatusRecord, check_status, checkpoints_dir, read_config
+from megabert.training.run.folder import checkpoints_dir, read_config
+from megabert.training.run.status import StatusRecord, check_status
 
 Row = Mapping[str, Any]
 RECENT_ROWS = 20

@@ -22,7 +22,8 @@ from megabert.foundation.errors import CheckpointError, MegabertError, cause_of
 from megabert.observability.logs import logger
 from megabert.settings.config.run import RunConfig
 from megabert.training.recovery.watchdog import Watchdog
-from megabert.training.run.folder import RunStatus, checkpoints_dir
+from megabert.training.run.folder import checkpoints_dir
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 
 _CLOSE_S = 120.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from megabert.data.mixture import Mixture
+from megabert.data.mixture import PhaseShards
 from megabert.distributed.environments import describe_rank
 from megabert.distributed.process_group import WATCHED_TIMEOUT, World, run_on_all_ranks, run_on_main_rank
 from megabert.foundation.cached_folders import fetch_files, is_cached
@@ -24,7 +24,7 @@ AHEAD_CONNECTIONS = 2
 CLOSE_S = 5.0
 """Seconds that the end of a run waits for it to remove an unfinished file."""
 
-Phases = Sequence[tuple[Mixture, Mixture]]
+Phases = Sequence[PhaseShards]
 
 
 def check_phases(
@@ -67,9 +67,9 @@ def keep_checked(checked: Checked, run_dir: Path, world: World) -> None:
     run_on_main_rank(world, lambda: atomic_write(run_dir / CHECKED_NAME, json.dumps(checked)))
 
 
-def is_ahead(pair: tuple[Mixture, Mixture]) -> bool:
+def is_ahead(phase: PhaseShards) -> bool:
     """Return whether a phase's shards come from elsewhere, so that they are fetched and checked when it begins."""
-    return bool(_cached([pair]))
+    return bool(_cached([phase]))
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def fetching_ahead(phases: Phases) -> Iterator[None]:
 
 
 def _splits(phases: Phases) -> list[ShardSet]:
-    return [source for pair in phases for split in pair for source in split.sources]
+    return [source for phase in phases for split in phase for source in split.sources]
 
 
 def _cached(phases: Phases) -> list[Path]:

@@ -24,7 +24,7 @@ import torch
 from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.checkpoints.saving import recover
-from megabert.data.mixture import Mixture, open_mixture
+from megabert.data.mixture import PhaseShards, open_mixture
 from megabert.engine.engine import resolve_precision
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
@@ -38,6 +38,7 @@ from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
 from megabert.training.run import folder
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 
 
@@ -48,15 +49,15 @@ class RunInputs:
     config: RunConfig
     deepspeed: dict[str, Any]
     """Complete dictionary for DeepSpeed."""
-    shards: tuple[tuple[Mixture, Mixture], ...]
-    """Training and held-out split of each phase's sources."""
+    shards: tuple[PhaseShards, ...]
+    """Instances of each phase."""
     probes: tuple[Probe, ...] = ()
     """Minimal pairs that each validation scores."""
 
     @property
     def objective(self) -> Objective:
         """Meaning of the shards' next-sentence labels: nsp, sop or none."""
-        return self.shards[0][0].first.metadata.objective
+        return self.shards[0].train.first.metadata.objective
 
     @property
     def zero_stage(self) -> int:
@@ -106,15 +107,15 @@ def open_inputs(
     if is_new:
         refuse_missing_lengths(config)
     shards = tuple(open_mixture(config, index) for index in range(len(config.phases)))
-    refuse_unlike_sources(config, [train.sources for train, _ in shards])
+    refuse_unlike_sources(config, [phase.train.sources for phase in shards])
     if is_new:
-        refuse_unfit_shards(config, [train.sources for train, _ in shards])
-    first = shards[0][0].first
+        refuse_unfit_shards(config, [phase.train.sources for phase in shards])
+    first = shards[0].train.first
     if initial is not None:
         initial.check_tokenizer(first.metadata.tokenizer_sha256, first.folder)
     _check_settings_of_shards(config, shards)
     # From here on nothing that the result depends on is ``auto``, and phases are as long in steps as in tokens.
-    totals = [train.statistics for train, _ in shards]
+    totals = [phase.train.statistics for phase in shards]
     config = replace(
         config,
         precision=resolve_precision(config.precision, device),
@@ -147,7 +148,7 @@ class RunStart:
     """Lines that say which fields differ from the last start, or from the run that this one is a fork of."""
 
 
-def find_start(run_dir: Path, inputs: RunInputs, status: folder.RunStatus) -> RunStart:
+def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     """Check the run folder against the configuration and decide how the run begins. Rank 0 calls it.
 
     A folder that has a checkpoint is always resumed: a run that was begun never starts again from nothing, nor from the
@@ -255,13 +256,13 @@ def state_after_fork(
     return TrainerState(data_sha256=data_sha256, **{name: getattr(stored, name) for name in names})
 
 
-def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[Mixture, Mixture], ...]) -> None:
+def _check_settings_of_shards(config: RunConfig, shards: tuple[PhaseShards, ...]) -> None:
     """Check the shards of every phase against the model and against each other: tokenizer, length, masks, objective."""
-    first = shards[0][0].first
+    first = shards[0].train.first
     _check_objective(config, first)
-    for i, ((mixture, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
+    for i, (own, phase) in enumerate(zip(shards, config.phases, strict=True)):
         # Each phase's shards against the configuration.
-        train, metadata = mixture.first, mixture.first.metadata
+        train, metadata = own.train.first, own.train.first.metadata
         train.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
         if metadata.max_seq_length > phase.max_seq_length:
             raise DataError(
@@ -309,7 +310,7 @@ def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> N
     """Refuse shards that the run did not begin with."""
     for i, (old, new) in enumerate(zip(state.data_sha256, inputs.data_sha256, strict=True)):
         if old != new:
-            place, now, recorded = inputs.shards[i][0].place_of_difference(new, old)
+            place, now, recorded = inputs.shards[i].train.place_of_difference(new, old)
             raise CheckpointError(
                 f"phases[{i}]: the shards in {place} are not the shards that the run began with "
                 f"(SHA-256 {now}, recorded {recorded}). Name those, or begin a new run with these: "

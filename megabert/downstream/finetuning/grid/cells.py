@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from megabert.downstream.finetuning.results import seed_folder
+from megabert.downstream.finetuning.seed_results import seed_folder
 from megabert.downstream.finetuning.tasks import SUITES, Task, find_task
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.observability.logs import logger

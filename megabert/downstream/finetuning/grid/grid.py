@@ -5,7 +5,7 @@
    Cells that have finished are kept, so the same command continues a grid that was killed. A cell that fails is
    recorded and told, and the others go on.
 3. The setting with the best mean on the evaluation set is chosen; a test set is scored once, with the choice
-   (``results``).
+   (``grid_results``).
 """
 
 import gc
@@ -23,10 +23,10 @@ import torch
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
-from megabert.downstream.finetuning import results
+from megabert.downstream.finetuning import seed_results
 from megabert.downstream.finetuning.finetune import fixed_settings, has_finished, lacks_gpu
 from megabert.downstream.finetuning.grid.cells import Cell, Grid, LabelledSet, Setting
-from megabert.downstream.finetuning.grid.results import GridResult, SetResult, choose_setting, read_grid, save_grid
+from megabert.downstream.finetuning.grid.grid_results import GridResult, SetResult, choose_setting, read_grid, save_grid
 from megabert.downstream.finetuning.grid.survey import Survey, survey
 from megabert.downstream.finetuning.saved_model import rescore
 from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
@@ -94,7 +94,7 @@ class GridRun:
         """
         with nullcontext() if lacks_gpu(self.device) else distributed_world(self.device) as world:
             self.survey(world)
-        results.check_folder(self.output_dir / results.GRID_NAME, self._settings(), grows=GROWING)
+        seed_results.check_folder(self.output_dir / seed_results.GRID_NAME, self._settings(), grows=GROWING)
         self.recall_models()
         return self.estimate()
 
@@ -110,7 +110,7 @@ class GridRun:
         log_to_stderr(0)
         with distributed_world(self.device) as world, RunLock(self.output_dir, world):
             self.survey(world)
-            results.claim_folder(self.output_dir / results.GRID_NAME, self._settings(), grows=GROWING)
+            seed_results.claim_folder(self.output_dir / seed_results.GRID_NAME, self._settings(), grows=GROWING)
             remove_killed_writes(self.output_dir, TEMPORARIES)
             self.recall_models()
             logger.info("%s", self.estimate())
@@ -161,7 +161,7 @@ class GridRun:
         models.
         """
         before: dict[str, SetResult] = {}
-        if (self.output_dir / results.SUMMARY_NAME).is_file():
+        if (self.output_dir / seed_results.SUMMARY_NAME).is_file():
             try:
                 before = read_grid(self.output_dir).sets
             except CheckpointError as error:
@@ -172,24 +172,24 @@ class GridRun:
             if path is not None and own.chosen is not None and own.summary is not None:
                 setting = Setting(own.chosen.learning_rate, own.chosen.epochs)
                 folders = [Cell(labelled, setting, seed).seed_folder(self.output_dir) for seed in own.summary.seeds]
-                sources = [sha256_file(path), *(sha256_file(folder / results.RESULT_NAME) for folder in folders)]
+                sources = [sha256_file(path), *(sha256_file(folder / seed_results.RESULT_NAME) for folder in folders)]
                 earlier = before.get(labelled.name)
                 is_scored = earlier is not None and earlier.test_sources == sources
                 test = earlier.test if earlier and is_scored else self._score_test(own.summary, folders, path)
                 result.sets[labelled.name] = replace(own, test=test, test_sources=sources)
         return GridResult(sets=before | result.sets)
 
-    def _score_test(self, summary: results.Summary, folders: Sequence[Path], path: Path) -> results.Summary:
+    def _score_test(self, summary: seed_results.Summary, folders: Sequence[Path], path: Path) -> seed_results.Summary:
         """Return the choice's scores on a test file."""
         logger.info("%s: the test set is scored with the choice", path)
         scores = [rescore(folder / "model", path, device=self.device) for folder in folders]
-        means = results.over_seeds([{path.stem: one.metrics} for one in scores])
+        means = seed_results.over_seeds([{path.stem: one.metrics} for one in scores])
         return replace(summary, **means, baseline={path.stem: scores[0].baseline})
 
-    def _settings(self) -> results.GridSettings:
+    def _settings(self) -> seed_results.GridSettings:
         """Return which grid the folder is to record."""
         shared = {name: value for name, value in fixed_settings(self.grid.config).items() if name not in AXES}
-        return results.GridSettings(
+        return seed_results.GridSettings(
             settings={**shared, "start_from": self.grid.start_from},
             tasks={one.name: one.task.name for one in self.grid.sets},
             sha256={name: one.identity for name, one in self.surveys.items()},
@@ -205,11 +205,11 @@ class GridRun:
     def _has_finished(self, cell: Cell) -> bool:
         """Tell whether a cell has its result and its model, and was run on this task with these settings."""
         folder = cell.folder(self.output_dir)
-        path = folder / results.SETTINGS_NAME
+        path = folder / seed_results.SETTINGS_NAME
         if not path.is_file() or not has_finished(folder, cell.seed):
             return False
         # One of other settings, such as another model of MNLI to start from, is run: it is refused there, with a diff.
-        recorded = results.read_settings(path, results.FinetuneSettings)
+        recorded = seed_results.read_settings(path, seed_results.FinetuneSettings)
         return (recorded.task, recorded.settings) == (cell.labelled.task.name, fixed_settings(self._config(cell)))
 
     def _pending(self, sets: Sequence[LabelledSet]) -> list[Cell]:

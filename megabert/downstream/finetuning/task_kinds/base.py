@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.downstream.finetuning.batches import Batcher, Features, Sequences, TaskBatch
-from megabert.downstream.finetuning.results import THRESHOLD
+from megabert.downstream.finetuning.seed_results import THRESHOLD
 from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write
@@ -30,8 +30,8 @@ class Head(NamedTuple):
     """Class of encoder and head in ``transformers``, without the model's name and ``For`` before it."""
     module: str
     """Name of the last linear layer in that class."""
-    reads: Literal["pooled", "labelled", "tokens"]
-    """Input of the layer: the pooled first token of each sequence, the labelled positions, or every token."""
+    pooling: Literal["sequence", "labelled", "tokens"]
+    """Input of the layer: a vector per sequence (``classifier_pooling``), the labelled positions, or every token."""
     pipeline: str
     """Name of such a task on model hubs."""
 

@@ -35,7 +35,7 @@ class ChoiceQuestion(Example):
 class Choice(TaskKind[ChoiceQuestion]):
     """Four sequences per question: the first text is the context, the second the start with one of the endings."""
 
-    head = Head("MultipleChoice", "classifier", "pooled", "multiple-choice")
+    head = Head("MultipleChoice", "classifier", "sequence", "multiple-choice")
     outputs = 1  # a logit for each sequence, that is for each ending
     fixed_labels = ("0", "1", "2", "3")
 

@@ -45,7 +45,7 @@ class LabelledText(Example):
 class _SequenceKind(TaskKind[LabelledText]):
     """What classification and regression share: the pooled first token is read."""
 
-    head = Head("SequenceClassification", "classifier", "pooled", "text-classification")
+    head = Head("SequenceClassification", "classifier", "sequence", "text-classification")
 
     @classmethod
     def read(cls, task: Task, path: Path) -> list[LabelledText]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from megabert.downstream.finetuning import metrics as scorers
 from megabert.downstream.finetuning.batches import Features, TaskBatch
-from megabert.downstream.finetuning.results import THRESHOLD
+from megabert.downstream.finetuning.seed_results import THRESHOLD
 from megabert.downstream.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKind
 from megabert.downstream.finetuning.task_kinds.questions import SpanQuestion, read_questions
 from megabert.downstream.finetuning.tasks import Task

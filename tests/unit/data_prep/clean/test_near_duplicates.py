@@ -15,7 +15,7 @@ from data_prep.checks import stats
 from data_prep.checks.stats import describe_corpus, example_lines
 from data_prep.clean import cleaner, grouped_hashes, near_duplicates
 from data_prep.clean.grouped_hashes import HashPlan, distinct, write_rows
-from data_prep.clean.near_duplicates import KEYS, DocumentFates, Signature, find_near_copies, sibling_path
+from data_prep.clean.near_duplicates import FATES, KEYS, DocumentFates, Signature, find_near_copies, sibling_path
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
@@ -238,10 +238,10 @@ def find_planted(folder, config, edges, chunks, monkeypatch, rows=1 << 21):
         write_rows(near / KEYS.format(chunk), keys)
         write_rows(sibling_path(near / KEYS.format(chunk), "edges"), own)
     build = begun_build(folder, config)
-    gathered, counts = find_near_copies(build, HashPlan.of(chunks, 2 * len(edges)))
+    counts = find_near_copies(build, plan := HashPlan.of(chunks, 2 * len(edges)))
     fates = {}
     for chunk in range(chunks):
-        fates |= DocumentFates(gathered(chunk), chunk)._fates
+        fates |= DocumentFates(near / FATES.format(chunk // plan.chunks_a_group), chunk)._fates
     return fates, counts
 
 

@@ -9,7 +9,7 @@ from unit.data_prep.conftest import begun_build, write_jsonl
 
 from data_prep.clean import grouped_hashes, paragraph_copies
 from data_prep.clean.grouped_hashes import HashPlan, text_hash
-from data_prep.clean.paragraph_copies import ParagraphHashes, ParagraphOwners, find_paragraph_copies, write_kept
+from data_prep.clean.paragraph_copies import COPIES, ParagraphHashes, ParagraphOwners, find_paragraph_copies, write_kept
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
@@ -65,10 +65,10 @@ def test_owners_are_the_definitions_however_text_is_parted(make_config, tmp_path
     rows_of = [write_hashes(part, folder / f"{i:06d}.npy") for i, part in enumerate(parts)]
     own = begun_build(tmp_path, make_config())
     (tmp_path / "build.json").touch()
-    copies = find_paragraph_copies(own, HashPlan.of(chunks, sum(rows_of)))
+    find_paragraph_copies(own, plan := HashPlan.of(chunks, sum(rows_of)))
     kept = {}
     for number, part in enumerate(parts):
-        owners = ParagraphOwners(copies(number), number, LONG)
+        owners = ParagraphOwners(folder / COPIES.format(number // plan.chunks_a_group), number, LONG)
         kept |= {text_hash(document): owners.kept(document) for document in part}
     expected = kept_by_definition(documents)
     assert kept == {text_hash(document): texts for document, texts in zip(documents, expected, strict=True)}

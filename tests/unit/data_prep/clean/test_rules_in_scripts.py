@@ -39,7 +39,7 @@ BOUNDS = {"min_characters": 60, "gopher_min_words": 20, "c4_min_sentences": 3}
 
 def clean_page(rule, text):
     config = CleanConfig(rules=(rule, "duplicate_documents"), **BOUNDS)
-    cleaner = Cleaner(config, Problems(), lambda paragraphs: paragraphs, lambda paragraphs: 1, lambda paragraphs: True)
+    cleaner = Cleaner(config, Problems(), keeps_language=lambda _: True, cluster_size=lambda _: 1, kept_paragraphs=list)
     return cleaner.clean(text, "here"), cleaner.counts
 
 

@@ -11,7 +11,7 @@ from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.executors import Executor
 from data_prep.steps import step3_tokens
-from data_prep.steps.step3_tokens import draws_of, held_out_below, split_of
+from data_prep.steps.step3_tokens import draws_of, find_held_out_bound, split_of
 from megabert.foundation.errors import DataError
 
 
@@ -25,11 +25,11 @@ def held_out_of(monkeypatch, config, hashes, several=slice(None)):
     is_several = np.zeros(len(hashes), bool)
     is_several[several] = True
     monkeypatch.setattr(
-        step3_tokens, "read_draws", lambda rows: (draws_of(hashes[rows]), draws_of(hashes[rows][is_several[rows]]))
+        step3_tokens, "read_draws", lambda _, rows: (draws_of(hashes[rows]), draws_of(hashes[rows][is_several[rows]]))
     )
     parts = np.array_split(np.random.default_rng(0).permutation(len(hashes)), 3)
     with Executor() as executor:
-        below = held_out_below(config, len(hashes), parts, executor)
+        below = find_held_out_bound(config, len(hashes), parts, None, executor)
     return np.flatnonzero(split_of(hashes, below))
 
 

@@ -98,7 +98,7 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
     """Copies of a text are all in one bucket, however many buckets there are."""
     monkeypatch.setattr(step5_documents, "MAX_BUCKET_TOKENS", 100)
     config = make_config(sources=(SourceConfig(input="a", weight=60), SourceConfig(input="b")))
-    task = step5_documents.BucketTask(None, "train", 0, 1, 2000, tmp_path / "a.arrow", config)
+    task = step5_documents.BucketTask(None, "train", 0, 1, tmp_path, tmp_path / "a.arrow", config)
     # The last two texts have copies in the corpus: four of one source, and two after the first of a weighted one.
     hashes, sources = np.array([0, 1, 2, 3, *[4] * 4, *[5] * 3], np.uint64), np.array([*[0] * 3, *[1] * 5, 0, 1, 1])
     lengths = np.array([1, 30, 200, 200, *[40] * 4, *[30] * 3])
@@ -116,7 +116,7 @@ def test_copy_of_the_heaviest_source_stays_whatever_the_order(make_config, tmp_p
     """Among equal weights it is the copy of the first source by name; in one source, the copy of most sentences."""
     sources = tuple(SourceConfig(input=name, name=name, weight=9 if name == "b" else 1) for name in names)
     config = make_config(sources=sources, clean=CleanConfig(rules=("duplicate_documents",)))
-    task = step5_documents.BucketTask(None, "validation", 0, 1, 2000, tmp_path / "a.arrow", config)
+    task = step5_documents.BucketTask(None, "validation", 0, 1, tmp_path, tmp_path / "a.arrow", config)
     # Three texts: in all sources; in two of equal weight; twice in one, in other sentences.
     hashes, named = np.array([0, 0, 0, 1, 1, 2, 2], np.uint64), [*names, *(n for n in names if n != "b"), "a", "a"]
     lengths, offsets = np.full(8, 5), np.array([0, 1, 2, 3, 4, 5, 6, 8])
@@ -171,13 +171,13 @@ def test_no_unit_opens_more_than_256_files_at_any_size(make_config, tmp_path, fi
     levels = step5_documents.plan_levels(chunks(files), tmp_path, buckets)
     opens = 0
     for before, after in pairwise(levels):
-        units = step5_documents.merge_units(build, before, after, 30_000)
+        units = step5_documents.merge_units(build, before, after)
         for unit in some(units):
             assert len(unit.argument.sources) <= step5_documents.MAX_FILES
         opens += before.blocks * before.files * max(1, after.blocks // before.blocks)
     assert opens <= step5_documents.MAX_FILES * files
     counts = {"train": buckets, "validation": step5_documents.validation_buckets(buckets, validation_share)}
-    for unit in some(step5_documents.bucket_units(build, levels[-1], counts, 30_000)):
+    for unit in some(step5_documents.bucket_units(build, levels[-1], counts)):
         assert 0 < len(unit.argument.sources) <= step5_documents.MAX_FILES
     assert counts["validation"] == max(1, round(buckets * validation_share)) or buckets > 4096
 
@@ -187,7 +187,7 @@ def test_ten_terabytes_open_each_file_a_few_times(make_config, tmp_path):
     build = begun_build(tmp_path, make_config())
     levels = step5_documents.plan_levels(chunks(1_190_000), tmp_path, 419_000)
     assert [level.blocks * level.files for level in levels] == [1_190_000, 4649, 4864]
-    units = step5_documents.bucket_units(build, levels[-1], {"train": 419_000}, 30_000)
+    units = step5_documents.bucket_units(build, levels[-1], {"train": 419_000})
     assert max(len(unit.argument.sources) for unit in some(units)) <= 2 * 19
 
 

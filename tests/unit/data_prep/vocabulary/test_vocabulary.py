@@ -72,11 +72,11 @@ def test_too_many_unknown_words_are_refused(english):
 
 def test_the_stock_uncased_tokenizer_is_refused_for_korean_and_not_for_english(minilm_folder, korean, english):
     stock = load_tokenizer(minilm_folder)
-    report = check_vocabulary(stock, korean)
+    report = check_vocabulary(stock, korean, VocabularyOptions())
     assert report.split_hangul_pct > 50
     with pytest.raises(DataError, match=r"(?s)^bert-base-uncased: .*into jamo"):
         require_bars(report, where="bert-base-uncased")
-    require_bars(check_vocabulary(stock, english))
+    require_bars(check_vocabulary(stock, english, VocabularyOptions()))
 
 
 def test_held_out_documents_are_not_trained_on():
@@ -108,7 +108,7 @@ def test_an_existing_tokenizer_is_measured_like_a_trained_one_and_the_figures_ar
 
 def test_a_word_with_several_unknown_parts_is_one_unknown_word():
     tokenizer = train_unigram(["a b c ab ba"] * 9, vocab_size=64)
-    report = check_vocabulary(tokenizer, [("only", "a\u2603b\u2603c\u2603 ab a")])
+    report = check_vocabulary(tokenizer, [("only", "a\u2603b\u2603c\u2603 ab a")], VocabularyOptions())
     assert report.unknown_words_pct == pytest.approx(100 / 3)
 
 
@@ -118,15 +118,19 @@ def test_pieces_of_a_clause_are_counted_where_words_have_no_spaces():
     tokenizer = train_unigram([" ".join(clauses)] * 9, vocab_size=64)
     ids = tokenizer.encode(text).tolist()
     assert ids.count(tokenizer.special_ids.unk) == 1
-    assert check_vocabulary(tokenizer, [("only", text)]).unknown_words_pct == pytest.approx(100 / len(ids))
+    assert check_vocabulary(tokenizer, [("only", text)], VocabularyOptions()).unknown_words_pct == pytest.approx(
+        100 / len(ids)
+    )
     wordpiece = train_wordpiece(["\u3044\u306c \u306d\u3053"], vocab_size=64)  # too rare to be merged: two pieces each
-    report = check_vocabulary(wordpiece, [("only", "\u3044\u306c \u306d\u3053 \u306d\u3080\u3053")])
+    report = check_vocabulary(
+        wordpiece, [("only", "\u3044\u306c \u306d\u3053 \u306d\u3080\u3053")], VocabularyOptions()
+    )
     assert report.unknown_words_pct == pytest.approx(100 / 3), "WordPiece loses the whole word"
 
 
 def test_unknown_words_are_counted():
     tokenizer = train_wordpiece(["ab ab abab"] * 9, vocab_size=100)
-    report = check_vocabulary(tokenizer, [("only", "ab abz ab zz\nab ab")])
+    report = check_vocabulary(tokenizer, [("only", "ab abz ab zz\nab ab")], VocabularyOptions())
     assert report.unknown_words_pct == pytest.approx(100 * 2 / 6)
     assert report.pieces_per_word == 1
     assert report.coverage_pct == report.held_out_coverage_pct == pytest.approx(100 * 10 / 13)

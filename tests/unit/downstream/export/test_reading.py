@@ -13,7 +13,7 @@ from support.exported_models import model_of, write
 from megabert.downstream.export.config_json import read_config_json
 from megabert.downstream.export.huggingface import read_huggingface
 from megabert.downstream.export.sources import open_source
-from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.foundation.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import build_model, initialize
 from megabert.settings.config.model import ModelConfig
 
@@ -172,6 +172,15 @@ def test_the_authors_masked_lm_head_is_read(deberta_folder):
     assert loaded.missing_head_names == []
     assert loaded.unused.keys() == extra.keys()
     assert all(torch.equal(loaded.state[name], value) for name, value in expected.items())
+
+
+def test_positions_counted_from_another_piece_than_the_padding_are_refused(folder_of):
+    """transformers' default is 1, which is [UNK] in a vocabulary of WordPiece."""
+    folder = folder_of("roberta")
+    assert open_source(str(folder)).load_tokenizer().special_ids.pad == 0
+    edit_config(folder, pad_token_id=1)
+    with pytest.raises(DataError, match=r"positions from pad_token_id=1, and the tokenizer's padding is 0\."):
+        open_source(str(folder)).load_tokenizer()
 
 
 def test_weights_of_another_family_are_refused(exported):

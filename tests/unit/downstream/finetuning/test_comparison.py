@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from megabert.downstream.finetuning.comparison import SetComparison, compare_finetunings
-from megabert.downstream.finetuning.grid.results import read_summaries
-from megabert.downstream.finetuning.results import FinetuneSettings, summarize
+from megabert.downstream.finetuning.grid.grid_results import read_summaries
+from megabert.downstream.finetuning.seed_results import FinetuneSettings, summarize
 from megabert.foundation.errors import CheckpointError, ConfigError
 
 RIGHT = "yes no yes no yes no".split()  # noqa: SIM905

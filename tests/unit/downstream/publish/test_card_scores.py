@@ -12,7 +12,7 @@ from support.exported_models import CARD
 from support.finetunings import summary, write_summary
 
 from megabert.downstream.export.model_card import render_card, render_eval_results
-from megabert.downstream.finetuning.grid.results import GridResult, SetResult, SettingScore
+from megabert.downstream.finetuning.grid.grid_results import GridResult, SetResult, SettingScore
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.downstream.inspection.masked_lm import LengthScore, MaskedLMScore
 from megabert.downstream.inspection.pseudo_likelihood import PairScores, Scores, TextScore

@@ -7,7 +7,7 @@ from support.run_folders import eval_row, train_row, write_run
 from unit.downstream.finetuning.grid.test_scores_below import write_finetuning
 from unit.downstream.inspection.chromium import dump_dom
 
-from megabert.downstream.finetuning.grid.results import render_scores_below
+from megabert.downstream.finetuning.grid.grid_results import render_scores_below
 from megabert.tooling.reports.curves import draw_page, render_run_page
 
 TASKS = [f"task{number:02}" for number in range(20)]

@@ -4,8 +4,8 @@ import json
 
 from support.finetunings import summary, write_summary
 
-from megabert.downstream.finetuning.grid.results import find_finetunings, render_scores_below
-from megabert.downstream.finetuning.results import SUMMARY_NAME
+from megabert.downstream.finetuning.grid.grid_results import find_finetunings, render_scores_below
+from megabert.downstream.finetuning.seed_results import SUMMARY_NAME
 
 
 def write_finetuning(folder, task="mrpc", score=0.5):

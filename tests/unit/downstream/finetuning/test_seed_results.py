@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from megabert.downstream.finetuning.finetune import finetune_settings
-from megabert.downstream.finetuning.results import SETTINGS_NAME, claim_folder, read_summary, summarize
+from megabert.downstream.finetuning.seed_results import SETTINGS_NAME, claim_folder, read_summary, summarize
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.settings.config.finetune import FinetuneConfig
 

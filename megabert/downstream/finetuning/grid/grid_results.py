@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megabert.downstream.finetuning import results
+from megabert.downstream.finetuning import seed_results
 from megabert.downstream.finetuning.grid.cells import Cell, LabelledSet, cell_name
 from megabert.downstream.finetuning.tasks import TASKS, find_task
 from megabert.foundation.errors import CheckpointError
@@ -36,7 +36,7 @@ class SettingScore:
     epochs: float
     failed: list[int]
     """Seeds that have not finished, such as diverged ones."""
-    summary: results.Summary | None
+    summary: seed_results.Summary | None
     """Metrics over the seeds that have finished; None if none has."""
 
 
@@ -48,7 +48,7 @@ class SetResult:
     settings: list[SettingScore]
     choice: int | None = None
     """Index of the setting with the best mean; None if every cell failed."""
-    test: results.Summary | None = None
+    test: seed_results.Summary | None = None
     """Metrics of the choice on a test set, which had no part in choosing."""
     test_sources: list[str] = field(default_factory=list)
     """SHA-256 of the test file, and of the result of each cell whose model was scored: one that is trained again has
@@ -60,14 +60,14 @@ class SetResult:
         return None if self.choice is None else self.settings[self.choice]
 
     @property
-    def summary(self) -> results.Summary | None:
+    def summary(self) -> seed_results.Summary | None:
         """Metrics of the choice over its seeds."""
         return self.chosen.summary if self.chosen else None
 
     @property
     def baseline(self) -> float:
         """The score of one answer to everything on the evaluation set."""
-        return results.constant_score(self.task, self.summary.baseline) if self.summary else 0.0
+        return seed_results.constant_score(self.task, self.summary.baseline) if self.summary else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def choose_setting(output_dir: Path, labelled: LabelledSet, cells: Sequence[Cell
             SettingScore(
                 **setting._asdict(),
                 failed=[cell.seed for cell in own if cell not in finished],
-                summary=results.summarize_seeds(labelled.task.name, folders) if folders else None,
+                summary=seed_results.summarize_seeds(labelled.task.name, folders) if folders else None,
             )
         )
     ranked = [(not one.failed, one.summary.score, -index) for index, one in enumerate(scores) if one.summary]
@@ -105,9 +105,10 @@ def save_grid(output_dir: Path, result: GridResult) -> str:
     tables.
     """
     tables = render_grid(result)
-    write_json(output_dir / results.SUMMARY_NAME, asdict(result))
+    write_json(output_dir / seed_results.SUMMARY_NAME, asdict(result))
     text = "\n\n".join(f"```\n{table}\n```" for table in tables)
-    atomic_write(output_dir / results.TABLE_NAME, f"# {' '.join(result.sets)}\n\n{text}\n\n![scores]({PICTURE_NAME})\n")
+    page = f"# {' '.join(result.sets)}\n\n{text}\n\n![scores]({PICTURE_NAME})\n"
+    atomic_write(output_dir / seed_results.TABLE_NAME, page)
     atomic_write(output_dir / PICTURE_NAME, draw_grid(result))
     return "\n\n".join(tables)
 
@@ -122,9 +123,8 @@ def render_grid(result: GridResult) -> list[str]:
         if one.summary is not None
     ]
     if len(result.sets) > 1 and scores:
-        rows.append(
-            ("mean", f"{len(scores)} of {len(result.sets)} sets", "", results.in_points("", statistics.fmean(scores)))
-        )
+        mean = seed_results.in_points("", statistics.fmean(scores))
+        rows.append(("mean", f"{len(scores)} of {len(result.sets)} sets", "", mean))
     headers = ("set", "part", "metric", "score", "constant answer", "rate", "epochs")
     choices = render_table(rows, headers=headers, align="lllrrrr")
     settings = render_table(
@@ -135,7 +135,7 @@ def render_grid(result: GridResult) -> list[str]:
     seeds = max(len(one.summary.seeds) for one in result.sets.values() if one.summary) if scores else 0
     of = f"; mean +- deviation over {seeds} seeds" if seeds > 1 else ""
     every = "every setting (the score is the mean of the task's metrics on the evaluation set)"
-    return [f"the choices: {results.UNIT}{of}\n{choices}", f"{every}\n{settings}"]
+    return [f"the choices: {seed_results.UNIT}{of}\n{choices}", f"{every}\n{settings}"]
 
 
 def _choice_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
@@ -146,7 +146,7 @@ def _choice_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
     return [
         (name, part, metric, own.shown(part, metric), own.baseline_shown(part, metric), *place)
         for own in filter(None, (one.summary, result.test))
-        for part, metric in results.metrics_of(own)
+        for part, metric in seed_results.metrics_of(own)
         if metric in find_task(result.task).metrics_in(own.mean[part])
     ]
 
@@ -172,25 +172,26 @@ def read_grid(output_dir: Path) -> GridResult:
     Raises:
         CheckpointError: They are missing or damaged.
     """
-    result = read_json(output_dir / results.SUMMARY_NAME, GridResult, remedy=_AGAIN, error=CheckpointError)
+    path = output_dir / seed_results.SUMMARY_NAME
+    result = read_json(path, GridResult, remedy=_AGAIN, error=CheckpointError)
     known = {*TASKS, *registered("task").names}
     for name, one in result.sets.items():
         if one.task not in known or not one.settings or not 0 <= (one.choice or 0) < len(one.settings):
-            raise CheckpointError(f"{output_dir / results.SUMMARY_NAME}: sets.{name} is damaged or edited. {_AGAIN}")
+            raise CheckpointError(f"{path}: sets.{name} is damaged or edited. {_AGAIN}")
     return result
 
 
 def is_grid(folder: Path) -> bool:
     """Tell whether a folder holds a grid."""
-    return (folder / results.GRID_NAME).is_file()
+    return (folder / seed_results.GRID_NAME).is_file()
 
 
 def is_finetuning(folder: Path) -> bool:
     """Tell whether a folder holds a fine-tuning or a grid of them."""
-    return (folder / results.SETTINGS_NAME).is_file() or is_grid(folder)
+    return (folder / seed_results.SETTINGS_NAME).is_file() or is_grid(folder)
 
 
-def read_summaries(folder: Path) -> Mapping[str, tuple[Path, results.Summary]]:
+def read_summaries(folder: Path) -> Mapping[str, tuple[Path, seed_results.Summary]]:
     """Read the summary of one fine-tuning, or of each choice of a grid, by task or set, with the best seed's run.
 
     Raises:
@@ -205,10 +206,10 @@ def read_summaries(folder: Path) -> Mapping[str, tuple[Path, results.Summary]]:
         if not found:
             raise CheckpointError(f"{folder}: every cell of this grid failed, so there are no scores. {_AGAIN}")
         return found
-    if not (folder / results.SETTINGS_NAME).is_file():
-        names = f"no {results.SETTINGS_NAME}, no {results.GRID_NAME}"
+    if not (folder / seed_results.SETTINGS_NAME).is_file():
+        names = f"no {seed_results.SETTINGS_NAME}, no {seed_results.GRID_NAME}"
         raise CheckpointError(f"{folder}: holds no fine-tuning ({names}). Name an --output-dir of one.")
-    summary = results.read_summary(folder)
+    summary = seed_results.read_summary(folder)
     return {summary.task: (folder, summary)}
 
 
@@ -238,14 +239,14 @@ def render_scores_below(run_dir: Path) -> str:
             rows.append((name, "-", "-", "unfinished or damaged", "-", "-"))
             continue
         for task, (_, summary) in summaries.items():
-            for part, metric in results.metrics_of(summary):
+            for part, metric in seed_results.metrics_of(summary):
                 own = (summary.shown(part, metric), summary.baseline_shown(part, metric), str(len(summary.seeds)))
                 rows.append((name, task, metric, *own))
                 name = task = ""  # written once: of twenty fine-tunings, the eye finds where the next one begins
     if not rows:
         return ""
     headers = ("fine-tuning", "task", "metric", "score", "constant answer", "seeds")
-    return f"{results.UNIT}\n{render_table(rows, headers=headers, align='lllrrr')}"
+    return f"{seed_results.UNIT}\n{render_table(rows, headers=headers, align='lllrrr')}"
 
 
 COLUMNS = 3
