@@ -45,8 +45,8 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
     Raises:
         ConfigError: There are more ids.
     """
-    b = None if second is None else _with_masks(tokenizer, second)
-    ids, segment_b_start = tokenizer.join(_with_masks(tokenizer, text), b)
+    b = None if second is None else tokenizer.encode_with_masks(second)
+    ids, segment_b_start = tokenizer.join(tokenizer.encode_with_masks(text), b)
     if len(ids) > limit:
         most = f"the model reads {limit} at most: its positions, or its longest length in training"
         raise ConfigError(f"the text has {len(ids)} tokens, and {most}. Shorten the text.")
@@ -97,19 +97,6 @@ def best_pieces(scores_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: int
     order = order[np.isfinite(scores_V[order])]
     pieces = readable_pieces(tokenizer, order.tolist())
     return [RankedPiece(piece, float(scores_V[index])) for piece, index in zip(pieces, order, strict=True)]
-
-
-def _with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode the text between the masks, because the tokenizer reads a literal ``[MASK]`` as plain text.
-
-    A mask takes the spaces before it, as the word that it replaces would.
-    """
-    *before, last = text.split(tokenizer.names.mask)
-    first, *others = tokenizer.encode_batch([*(part.rstrip() for part in before), last])
-    ids = [*first]
-    for part in others:
-        ids += [tokenizer.special_ids.mask, *part]
-    return ids
 
 
 PART_CHARACTERS = 1 << 20

@@ -1,13 +1,15 @@
 """The parts of a ``tokenizer.json`` that classes of transformers 5 replace by their own."""
 
+import base64
 from pathlib import Path
 
 import tokenizers
-from tokenizers import models, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import folder_settings
-from megabert.tokens.tokenization.special_pieces import SpecialNames
+from megabert.tokens.tokenization import tokenizer_kinds as kinds
+from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
 
 _A, _B = 2**31, 2**31 + 1  # ids that no vocabulary has
 
@@ -20,8 +22,7 @@ def set_template(
     Raises:
         DataError: The file's are others than `Tokenizer.join` writes, or the segments of a BERT's pair are.
     """
-    cls, sep = names.cls, names.sep
-    ids = {name: backend.token_to_id(name) for name in (cls, sep)}
+    ids = find_special_ids(backend.get_vocab(), names, where=str(path))
     own = folder_settings.PAIR_SEPARATORS.get(settings.tokenizer_class)
     if settings.tokenizer_class == "AlbertTokenizer" and backend.post_processor is not None:
         own = None  # this class alone lets the file's prevail
@@ -33,22 +34,57 @@ def set_template(
     if backend.post_processor is not None:
         frame.post_processor = backend.post_processor
     one, two = frame.encode("a"), frame.encode("a", "b")
-    start, end = [ids[cls], _A, *[ids[sep]] * separators], [_B, ids[sep]]
-    has_segments = separators == 1 and settings.model_type in folder_settings.SEGMENT_TYPES
-    segments = ([0, 0, 0], [0] * len(start) + [1, 1])
-    is_equal = (one.ids, two.ids) == ([ids[cls], _A, ids[sep]], start + end)
-    if is_equal and (not has_segments or (one.type_ids, two.type_ids) == segments):
-        return
-    if own is None:
+    start = [ids.cls, _A, *[ids.sep] * separators]
+    is_equal = (one.ids, two.ids) == ([ids.cls, _A, ids.sep], [*start, _B, ids.sep])
+    if is_equal and separators == 1 and settings.model_type in folder_settings.SEGMENT_TYPES:
+        is_equal = (one.type_ids, two.type_ids) == ([0, 0, 0], [0, 0, 0, 1, 1])
+    if own is None and not is_equal:
         written = [" ".join(map("{}:{}".format, text.tokens, text.type_ids)) for text in (one, two)]
+        cls, sep = names.cls, names.sep
         raise DataError(
             f"{path}: post_processor writes a text as {written[0]!r} and a pair as {written[1]!r} (piece:segment), and "
             f"transformers takes it as it is. megabert reads only '{cls}:0 a:0 {sep}:0' with "
             f"'{cls}:0 a:0 {sep}:0 b:1 {sep}:1', or with two {sep} between a and b as in RoBERTa. If the model was "
             "trained with these, write them there (tokenizers.processors.TemplateProcessing)."
         )
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A{f' {sep}' * separators} $B:1 {sep}:1",
-        special_tokens=list(ids.items()),
-    )
+    if not is_equal:
+        kinds.put_template(backend, {names.cls: ids.cls, names.sep: ids.sep}, names, separators=separators)
+
+
+def rebuild_unigram(
+    backend: tokenizers.Tokenizer,
+    settings: folder_settings.FolderSettings,
+    checked: folder_settings.TokenizerJson,
+    unknown: int,
+) -> None:
+    """Give a Unigram tokenizer the steps of its class, which takes pieces and SentencePiece's character map alone.
+
+    Args:
+        backend: The tokenizer of the file.
+        settings: The folder's settings. They choose among the steps of the class.
+        checked: The fields of the file.
+        unknown: Id of the unknown piece. Two classes have a number of their own instead.
+    """
+    name, vocabulary = settings.tokenizer_class, [(piece, score) for piece, score in checked.model.vocab]
+    unknown = {"AlbertTokenizer": 1, "XLMRobertaTokenizer": 3}.get(name, unknown)
+    backend.model = models.Unigram(vocabulary, min(unknown, len(vocabulary) - 1), byte_fallback=False)
+    steps, words, otherwise = [], [pre_tokenizers.WhitespaceSplit()], "never"
+    if name == "DebertaV2Tokenizer":
+        white_space = normalizers.Replace(tokenizers.Regex(r"\s{2,}|[\n\r\t]"), " ")
+        steps = [normalizers.Lowercase()] if settings.do_lower_case else []
+        steps += [white_space, normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+        words = [pre_tokenizers.Punctuation("isolated")] if settings.split_by_punct else []
+        otherwise = "first"
+    if name == "AlbertTokenizer":
+        steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        steps += [] if settings.keep_accents else [normalizers.NFKD(), normalizers.StripAccents()]
+        steps += [] if settings.do_lower_case is False else [normalizers.Lowercase()]
+    written = checked.normalizer or {}
+    for step in written.get("normalizers") or [written]:
+        if step.get("type") == "Precompiled" and name != "DebertaV2Tokenizer":
+            steps.append(normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"])))
+            break
+    backend.normalizer = normalizers.Sequence(steps)
+    scheme = otherwise if settings.add_prefix_space is False else "always"
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*words, pre_tokenizers.Metaspace(prepend_scheme=scheme)])
+    backend.decoder = decoders.Metaspace(prepend_scheme=scheme)

@@ -125,9 +125,11 @@ def _classes(table: str) -> frozenset[str]:
     return frozenset(f"{name}Tokenizer" for name in _TABLES[table].split())
 
 
-BERT_CLASSES, BYTE_BPE_CLASSES, OWN_CLASSES = map(_classes, ("bert_classes", "byte_bpe_classes", "own_classes"))
+BERT_CLASSES, BYTE_BPE_CLASSES, UNIGRAM_CLASSES, OWN_CLASSES = map(
+    _classes, ("bert_classes", "byte_bpe_classes", "unigram_classes", "own_classes")
+)
 """Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names, classes
-of byte-level BPE, and classes of WordPiece with BertTokenizer's defaults, which here have to be what
+of byte-level BPE and of Unigram, and classes of WordPiece with BertTokenizer's defaults, which here have to be what
 ``tokenizer.json`` says."""
 PAIR_SEPARATORS: Mapping[str | None, int] = {
     **dict.fromkeys(BERT_CLASSES | _classes("one_separator"), 1),
@@ -295,7 +297,8 @@ def refuse_other_class(path: Path, settings: FolderSettings, known: frozenset[st
     if settings.tokenizer_class not in (None, *GENERAL_CLASSES, *known):
         raise DataError(
             f"{path}: tokenizer_class={settings.tokenizer_class}; of this file, {', '.join(sorted(known))} are read. "
-            "Give the folder with its tokenizer.json, which AutoTokenizer's save_pretrained writes."
+            "Give the folder with its tokenizer.json, which AutoTokenizer's save_pretrained writes. If the model was "
+            "trained with one of these classes, state that class in tokenizer_config.json."
         )
 
 

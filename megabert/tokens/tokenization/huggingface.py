@@ -75,8 +75,7 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         if (folder / name).exists() and (name != "vocab.txt" or other is None):
             with kinds.panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
-                names = folder_settings.special_names(settings, kind, vocabulary := backend.get_vocab())
-                find_special_ids(vocabulary, names, where=str(folder / name))  # the template looks them up
+                names = folder_settings.special_names(settings, kind, backend.get_vocab())
                 class_parts.set_template(backend, settings, names, folder / name)
                 return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
@@ -230,13 +229,12 @@ def _read_backend(path: Path, settings: folder_settings.FolderSettings) -> tuple
     for pieces in (own, added) if added != own else (own,):
         _check_added(path, vocabulary, pieces)
     name = settings.tokenizer_class
-    prevailing = (
-        kinds.WORDPIECE
-        if name in folder_settings.BERT_CLASSES
-        else kinds.BYTE_BPE
-        if name in folder_settings.BYTE_BPE_CLASSES
-        else None
-    )
+    classes = {
+        kinds.WORDPIECE: folder_settings.BERT_CLASSES,
+        kinds.BYTE_BPE: folder_settings.BYTE_BPE_CLASSES,
+        kinds.UNIGRAM: folder_settings.UNIGRAM_CLASSES,
+    }
+    prevailing = next((kind for kind, members in classes.items() if name in members), None)
     if prevailing and any(piece.id not in added for piece in checked.added_tokens):
         text = json.dumps(json.loads(text) | {"added_tokens": []})  # transformers takes the vocabulary alone
     try:
@@ -259,6 +257,9 @@ def _read_backend(path: Path, settings: folder_settings.FolderSettings) -> tuple
     elif prevailing is kinds.BYTE_BPE:
         backend.normalizer = None
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.add_prefix_space is True)
+    elif prevailing is kinds.UNIGRAM:
+        unknown = folder_settings.special_names(settings, prevailing, vocabulary).unk
+        class_parts.rebuild_unigram(backend, settings, checked, vocabulary.get(unknown, 0))
     elif name not in folder_settings.GENERAL_CLASSES:
         _refuse_contradiction(path, settings, _written_settings(backend, checked))
     return _add(backend, added, settings), kinds.kind_of(backend, str(path))
@@ -271,8 +272,7 @@ def _written_settings(backend: tokenizers.Tokenizer, checked: folder_settings.To
         return {name: value for name, value in asdict(options).items() if name != "compose"}
     steps = folder_settings.steps_of(checked.normalizer) | folder_settings.steps_of(checked.pre_tokenizer)
     prefix = {"add_prefix_space": bool(steps["ByteLevel"].get("add_prefix_space"))} if "ByteLevel" in steps else {}
-    is_cut = {"split_by_punct": "Punctuation" in steps, "keep_accents": "StripAccents" not in steps}
-    return {"do_lower_case": "Lowercase" in steps, **is_cut, **prefix}
+    return {"do_lower_case": "Lowercase" in steps, **prefix}
 
 
 def _refuse_contradiction(path: Path, settings: folder_settings.FolderSettings, written: Mapping[str, bool]) -> None:

@@ -85,11 +85,15 @@ def find_spare_ids(backend: tokenizers.Tokenizer, names: SpecialNames) -> list[i
     return [index for index, token in added.items() if token.special and token.content not in names]
 
 
-def with_ordinary_added(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> tokenizers.Tokenizer:
-    """Return a copy in which added pieces with these ids are not special, so that they are found in every text."""
+def with_ordinary_added(backend: tokenizers.Tokenizer, ids: Sequence[int], *, mask: int) -> tokenizers.Tokenizer:
+    """Return a copy in which added pieces with these ids are not special, so that they are found in every text.
+
+    The mask takes the spaces before it, as the word that it replaces would.
+    """
     state = json.loads(backend.to_str())
     for token in state["added_tokens"]:
         token["special"] = token["special"] and token["id"] not in ids
+        token["lstrip"] = token["lstrip"] or token["id"] == mask
     return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 

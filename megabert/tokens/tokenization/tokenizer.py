@@ -73,7 +73,7 @@ class Tokenizer:
         )
         special_pieces.mark_special(self._backend, self.names)
         self._spare_ids = special_pieces.find_spare_ids(self._backend, self.names)
-        self._reads_spare = reads_spare and bool(self._spare_ids)
+        self._read_ids = self._spare_ids if reads_spare else []
         if self.kind.decoder is not None:
             self._backend.decoder = self.kind.decoder
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
@@ -84,17 +84,25 @@ class Tokenizer:
         has_usual_text = self._options is not None or (
             self.kind is kinds.BYTE_BPE and kinds.has_plain_byte_bpe(self._backend)
         )
-        self._has_spans = has_usual_text and all(token.special for token in added) and not self._reads_spare
+        self._has_spans = has_usual_text and all(token.special for token in added) and not self._read_ids
 
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
         """What reads text, made for the first one: a copy of a table of millions takes seconds, and ids need none."""
-        encoder = (
-            special_pieces.with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
-        )
+        return self._make_encoder(self._read_ids)
+
+    @cached_property
+    def _mask_encoder(self) -> tokenizers.Tokenizer:
+        return self._make_encoder([*self._read_ids, self.special_ids.mask])
+
+    def _make_encoder(self, read: list[int]) -> tokenizers.Tokenizer:
+        """Return a tokenizer that takes the added pieces with these ids, and no other special ones, for themselves."""
+        encoder = self._backend
+        if read:
+            encoder = special_pieces.with_ordinary_added(encoder, read, mask=self.special_ids.mask)
         if self.kind in (kinds.WORD_LEVEL, kinds.UNIGRAM):
-            spare = () if self._reads_spare else map(self._backend.id_to_token, self._spare_ids)
-            encoder = special_pieces.without_spelling(encoder, {*self.names, *spare})
+            hidden = {*self.special_ids, *self._spare_ids} - {*read}
+            encoder = special_pieces.without_spelling(encoder, {self.pieces[index] for index in hidden})
         encoder.encode_special_tokens = True
         return encoder
 
@@ -199,6 +207,14 @@ class Tokenizer:
     def encode(self, text: str) -> NDArray[np.int32]:
         """Tokenize one text into an int32 array of ids."""
         return self.encode_flat([text])[0]
+
+    def encode_with_masks(self, text: str) -> NDArray[np.int32]:
+        """Tokenize one text, in which a mask written as in the vocabulary is the mask, with the spaces before it."""
+        if self.names.mask not in text:
+            return self.encode(text)
+        _refuse_surrogates([text])
+        with kinds.panics_as_errors(self.where):
+            return np.array(self._mask_encoder.encode(text, add_special_tokens=False).ids, np.int32)
 
     @cached_property
     def separators_in_pair(self) -> int:
@@ -315,7 +331,7 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle through the JSON form, so that workers get the same tokenizer with either start method."""
-        return _restore, (self._backend.to_str(), self.names, self.where, self._reads_spare)
+        return _restore, (self._backend.to_str(), self.names, self.where, bool(self._read_ids))
 
 
 def _refuse_surrogates(texts: Iterable[str]) -> None:

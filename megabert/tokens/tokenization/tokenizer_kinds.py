@@ -251,7 +251,7 @@ def build_backend(
     backend.normalizer = build_normalizer(options)
     backend.pre_tokenizer = BERT_WORDS
     backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
-    return _with_template(backend, vocabulary, names)
+    return put_template(backend, vocabulary, names)
 
 
 def build_unigram(
@@ -271,7 +271,7 @@ def build_unigram(
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), white_space, normalizers.Strip()])
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    return _with_template(backend, vocabulary, names)
+    return put_template(backend, vocabulary, names)
 
 
 def build_word_level(symbols: Sequence[str], names: SpecialNames) -> tokenizers.Tokenizer:
@@ -289,17 +289,24 @@ def build_word_level(symbols: Sequence[str], names: SpecialNames) -> tokenizers.
     if all(len(symbol) == 1 for symbol in symbols if symbol not in names):
         characters = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
         backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, characters])
-    return _with_template(backend, vocabulary, names)
+    return put_template(backend, vocabulary, names)
 
 
-def _with_template(
-    backend: tokenizers.Tokenizer, vocabulary: Mapping[str, int], names: SpecialNames
+def put_template(
+    backend: tokenizers.Tokenizer, vocabulary: Mapping[str, int], names: SpecialNames, *, separators: int = 1
 ) -> tokenizers.Tokenizer:
-    """Register the special pieces, and write ``[CLS] A [SEP] B [SEP]`` around texts, as BERT does."""
+    """Register the special pieces, and write ``[CLS] A [SEP] B [SEP]`` around texts, as BERT does.
+
+    Args:
+        backend: The tokenizer, which is returned.
+        vocabulary: Ids of the special pieces, possibly among others.
+        names: Spelling of the special pieces.
+        separators: How many [SEP]s separate the texts of a pair.
+    """
     mark_special(backend, names)
     backend.post_processor = processors.TemplateProcessing(
         single=f"{names.cls}:0 $A:0 {names.sep}:0",
-        pair=f"{names.cls}:0 $A:0 {names.sep}:0 $B:1 {names.sep}:1",
+        pair=f"{names.cls}:0 $A:0 {f'{names.sep}:0 ' * separators}$B:1 {names.sep}:1",
         special_tokens=[(name, vocabulary[name]) for name in (names.cls, names.sep)],
     )
     return backend

@@ -1,10 +1,14 @@
 """Parts of a tokenizer.json that transformers' classes replace by their own, and the others, which they take."""
 
+import functools
 import json
 
 import pytest
+import sentencepiece
 import transformers
-from unit.tokens.tokenization.conftest import edit_json
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from unit.tokens.tokenization.conftest import assert_read_as_by_transformers, edit_json
 from unit.tokens.tokenization.test_folder_settings import write_files
 
 from megabert.foundation.errors import DataError
@@ -102,3 +106,74 @@ def test_roberta_s_classes_have_special_pieces_of_their_own(stated, kind, englis
     one = json.loads(json.dumps(one).replace("[CLS]", "<s>").replace("[SEP]", "</s>"))
     write_template(tmp_path, tokenizer, one if kind != "none" else None, tokenizer_class=stated, model_type="roberta")
     assert_joined_as_by_transformers(tmp_path)
+
+
+CHARSMAP = sentencepiece_model_pb2.ModelProto.FromString(
+    sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc_cf").serialized_model_proto()
+).normalizer_spec.precompiled_charsmap
+NORMALIZERS = {
+    "none": None,
+    "of no class": normalizers.NFKC(),
+    "a character map": normalizers.Precompiled(CHARSMAP),
+    "a character map in a sequence": normalizers.Sequence([normalizers.Strip(), normalizers.Precompiled(CHARSMAP)]),
+}
+UNIGRAM_TEXTS = [
+    "The Quick ship, the sea!",
+    "two  spaces\tand a tab\nand a line ",
+    "Caf\u00e9 na\u00efve cafe\u0301 \ufb01 \u00bd \uff21",
+    "``quoted'' \u4e2d",
+    "",
+    " ",
+    " \u00a0x\u3000y",
+]
+BERT_NAMES, ROBERTA_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+@pytest.fixture(scope="module")
+def unigram_model(english_texts):
+    """Unigram's pieces with special pieces of any spelling."""
+
+    @functools.cache
+    def train(names):
+        backend, unknown = Tokenizer(models.Unigram()), next(name for name in names if "unk" in name.lower())
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=400, special_tokens=list(names), unk_token=unknown, show_progress=False
+        )
+        backend.train_from_iterator(english_texts[:20], trainer)
+        return backend.to_str()
+
+    return train
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize(
+    ("stated", "model_type", "settings"),
+    [
+        ("AlbertTokenizer", "albert", {"unk_token": "[UNK]", "pad_token": "[PAD]"}),
+        ("AlbertTokenizerFast", "albert", {"unk_token": "[UNK]", "do_lower_case": False, "keep_accents": True}),
+        (None, "albert", {"unk_token": "[UNK]", "keep_accents": True}),
+        ("DebertaV2Tokenizer", "deberta-v2", {}),
+        ("DebertaV2TokenizerFast", "bert", {"do_lower_case": True, "split_by_punct": True}),
+        (None, "deberta-v2", {"add_prefix_space": False}),
+        ("XLMRobertaTokenizer", "roberta", {}),
+        ("XLMRobertaTokenizer", "roberta", {"add_prefix_space": False}),
+        (None, "xlm-roberta", {}),
+        ("CamembertTokenizer", "roberta", {}),
+        (None, "camembert", {"add_prefix_space": False}),
+    ],
+)
+def test_steps_of_unigram_are_those_of_its_class(stated, model_type, settings, normalizer, unigram_model, tmp_path):
+    names = ROBERTA_NAMES if model_type in ("roberta", "xlm-roberta", "camembert") else BERT_NAMES
+    backend = Tokenizer.from_str(unigram_model(names))
+    if NORMALIZERS[normalizer] is not None:
+        backend.normalizer = NORMALIZERS[normalizer]
+    backend.save(str(tmp_path / "tokenizer.json"))
+    roberta = {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"} if names == ROBERTA_NAMES else {}
+    settings = settings | roberta | ({"tokenizer_class": stated} if stated else {})
+    for name, content in (("tokenizer_config", settings), ("config", {"model_type": model_type})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    assert_read_as_by_transformers(tmp_path, UNIGRAM_TEXTS)
+    assert_joined_as_by_transformers(tmp_path)
+    save_huggingface(load_tokenizer(tmp_path), tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").sha256 == load_tokenizer(tmp_path).sha256
