@@ -65,10 +65,13 @@ def rebuild_unigram(
         checked: The fields of the file.
         unknown: Id of the unknown piece. Two classes have a number of their own instead.
     """
-    name, vocabulary = settings.tokenizer_class, [(piece, score) for piece, score in checked.model.vocab]
+    name, written = settings.tokenizer_class or "", checked.normalizer or {}
+    vocabulary = [(piece, float(score)) for piece, score in checked.model.vocab]  # type: ignore[str-unpack]  # a list
     unknown = {"AlbertTokenizer": 1, "XLMRobertaTokenizer": 3}.get(name, unknown)
     backend.model = models.Unigram(vocabulary, min(unknown, len(vocabulary) - 1), byte_fallback=False)
-    steps, words, otherwise = [], [pre_tokenizers.WhitespaceSplit()], "never"
+    steps: list[normalizers.Normalizer] = []
+    words: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.WhitespaceSplit()]
+    otherwise = "never"
     if name == "DebertaV2Tokenizer":
         white_space = normalizers.Replace(tokenizers.Regex(r"\s{2,}|[\n\r\t]"), " ")
         steps = [normalizers.Lowercase()] if settings.do_lower_case else []
@@ -79,7 +82,6 @@ def rebuild_unigram(
         steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         steps += [] if settings.keep_accents else [normalizers.NFKD(), normalizers.StripAccents()]
         steps += [] if settings.do_lower_case is False else [normalizers.Lowercase()]
-    written = checked.normalizer or {}
     for step in written.get("normalizers") or [written]:
         if step.get("type") == "Precompiled" and name != "DebertaV2Tokenizer":
             steps.append(normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"])))
