@@ -12,7 +12,7 @@ SAME = (None, None)
 
 
 def look(world, own: list[tuple[tuple[str, ...], ...]], packages=SAME, precisions=SAME):
-    shards = [(Mixture((SimpleNamespace(place=name),)), None) for name in ("data/128", "data/512")]
+    shards = [SimpleNamespace(train=Mixture((SimpleNamespace(place=name),))) for name in ("data/128", "data/512")]
     package, precision = packages[world.rank], precisions[world.rank]
     config = SimpleNamespace(optimizer=SimpleNamespace(package=package), precision=precision)
     _require_same_inputs(SimpleNamespace(data_sha256=own[world.rank], shards=shards, config=config), world)
