@@ -9,20 +9,23 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import folder_settings
 from megabert.tokens.tokenization import tokenizer_kinds as kinds
-from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
+from megabert.tokens.tokenization.special_pieces import SpecialIds, SpecialNames
 
 _A, _B = 2**31, 2**31 + 1  # ids that no vocabulary has
 
 
 def set_template(
-    backend: tokenizers.Tokenizer, settings: folder_settings.FolderSettings, names: SpecialNames, path: Path
+    backend: tokenizers.Tokenizer,
+    settings: folder_settings.FolderSettings,
+    names: SpecialNames,
+    ids: SpecialIds,
+    path: Path,
 ) -> None:
     """Put the special pieces of the folder's class around texts, if it has its own; otherwise check the file's.
 
     Raises:
         DataError: The file's are others than `Tokenizer.join` writes, or the segments of a BERT's pair are.
     """
-    ids = find_special_ids(backend.get_vocab(), names, where=str(path))
     own = folder_settings.PAIR_SEPARATORS.get(settings.tokenizer_class)
     if settings.tokenizer_class == "AlbertTokenizer" and backend.post_processor is not None:
         own = None  # this class alone lets the file's prevail
@@ -36,8 +39,8 @@ def set_template(
     one, two = frame.encode("a"), frame.encode("a", "b")
     start = [ids.cls, _A, *[ids.sep] * separators]
     is_equal = (one.ids, two.ids) == ([ids.cls, _A, ids.sep], [*start, _B, ids.sep])
-    if is_equal and separators == 1 and settings.model_type in folder_settings.SEGMENT_TYPES:
-        is_equal = (one.type_ids, two.type_ids) == ([0, 0, 0], [0, 0, 0, 1, 1])
+    if is_equal and settings.model_type in folder_settings.SEGMENT_TYPES:
+        is_equal = (one.type_ids, two.type_ids) == ([0, 0, 0], [*(0 for _ in start), 1, 1])
     if own is None and not is_equal:
         written = [" ".join(map("{}:{}".format, text.tokens, text.type_ids)) for text in (one, two)]
         cls, sep = names.cls, names.sep

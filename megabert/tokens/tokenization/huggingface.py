@@ -75,8 +75,9 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         if (folder / name).exists() and (name != "vocab.txt" or other is None):
             with kinds.panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
-                names = folder_settings.special_names(settings, kind, backend.get_vocab())
-                class_parts.set_template(backend, settings, names, folder / name)
+                names = folder_settings.special_names(settings, kind, vocabulary := backend.get_vocab())
+                special_ids = find_special_ids(vocabulary, names, where=str(folder / name))
+                class_parts.set_template(backend, settings, names, special_ids, folder / name)
                 return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
         f"{other.name} has no tokenizer.json next to it; transformers, with sentencepiece and protobuf, makes it: "

@@ -139,7 +139,7 @@ class RunStatus:
         """Record that the watchdog ends this rank, unless this start has recorded a failure; return the exit code.
 
         A hang is worth another try, because networks and file systems recover. After ``RETRIES_AFTER_HANGS`` of them
-        from one checkpoint, the exit code is one that job scripts do not try again.
+        from one checkpoint, the exit code ends the job: its script does not start the run again.
         """
         if not self._world.is_main:  # rank 0 writes, unless it cannot
             time.sleep(_WAIT_FOR_MAIN_S)

@@ -46,6 +46,7 @@ TEMPLATES = {
     "another piece": template("MASK A SEP", "MASK A SEP B:1 SEP:1", MASK=4, **IDS),
     "the segment of a text": template("CLS:1 A SEP", "CLS A SEP B:1 SEP:1", **IDS),
     "the segments of a pair": template("CLS A SEP", "CLS A SEP B SEP", **IDS),
+    "the segments of a pair with two separators": template("CLS A SEP", "CLS A SEP SEP B SEP", **IDS),
 }
 
 
@@ -74,11 +75,10 @@ def test_special_pieces_of_a_file_that_join_does_not_write_are_refused(name, cas
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("name", [*TEMPLATES, "two separators"])
+@pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("stated", ["BertTokenizer", None])
 def test_bert_s_class_has_special_pieces_of_its_own(stated, name, cased, tmp_path):
-    two = template("CLS A SEP", "CLS A SEP SEP B SEP", **IDS)
-    write_template(tmp_path, cased, TEMPLATES.get(name, two), tokenizer_class=stated)
+    write_template(tmp_path, cased, TEMPLATES[name], tokenizer_class=stated)
     assert_joined_as_by_transformers(tmp_path, segments=True)
 
 
