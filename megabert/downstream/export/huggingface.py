@@ -140,7 +140,8 @@ def write_model_files(
     Raises:
         DataError: The tokenizer does not fit the model, or the disk is full.
     """
-    special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
+    tokenizer = load_fitting_tokenizer(tokenizer_dir, config)
+    special_ids = tokenizer.special_ids
     state, generator = convert.split_generator(state, config)
     # The heads of a pre-trained model tell its objective, and thereby its class.
     objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
@@ -159,8 +160,10 @@ def write_model_files(
     # safetensors makes its file private: give it the permissions of config.json.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
     copy_tokenizer(tokenizer_dir, folder)
+    segments = ["token_type_ids"] if reads_segments(config, tokenizer) else []
+    state_settings(folder, model_input_names=["input_ids", *segments, "attention_mask"])
     if card.longest:
-        state_length(folder, card.longest)
+        state_settings(folder, model_max_length=card.longest)
     parameters = sum(value.numel() for value in weights.values())
     text = render_card(card, config, architecture=head.architecture, parameters=parameters)
     atomic_write(folder / "README.md", text)
@@ -172,11 +175,16 @@ def write_model_files(
         write_model_files(inner, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card)
 
 
-def state_length(folder: Path, longest: int) -> None:
-    """Let the tokenizers of a folder cut texts at the trained length: positions after it are noise."""
+def state_settings(folder: Path, **settings: Any) -> None:
+    """Let the tokenizers of a folder have settings of the model.
+
+    Args:
+        folder: A folder; folders within, such as a generator's, count.
+        settings: ``model_max_length``, the trained length, since positions after it are noise; ``model_input_names``,
+            without which some classes give a model with segments none, or segments to one that has none.
+    """
     for path in folder.rglob("tokenizer_config.json"):
-        content = {**configs.read_object(path), "model_max_length": longest}
-        write_json(path, content, ensure_ascii=False)
+        write_json(path, {**configs.read_object(path), **settings}, ensure_ascii=False)
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

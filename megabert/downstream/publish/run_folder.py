@@ -9,7 +9,7 @@ from megabert.checkpoints.format import CheckpointManifest, RunSummary, read_che
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object, stated_length
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
-from megabert.downstream.export.huggingface import TaskHead, read_huggingface, state_length, write_model_files
+from megabert.downstream.export.huggingface import TaskHead, read_huggingface, state_settings, write_model_files
 from megabert.downstream.export.model_card import ModelCard, check_facts, facts_of, pipeline_of, render_eval_results
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
 from megabert.downstream.export.sources import longest_trained
@@ -69,7 +69,7 @@ def export_run(
         pieces, card = tokenizer_dir(run_dir), forms.on_card(card)
         write_model_files(new, state=state, config=model, tokenizer_dir=pieces, card=card)
         longest = card.longest or model.max_position_embeddings
-        state_length(new, longest)  # all positions if the card states none
+        state_settings(new, model_max_length=longest)  # all positions if the card states none
         add_forms(new, model, forms, longest=longest, source=None)
         results = render_eval_results(card.scores)
         if results:

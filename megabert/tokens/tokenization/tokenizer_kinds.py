@@ -309,6 +309,9 @@ def put_template(
         pair=f"{names.cls}:0 $A:0 {f'{names.sep}:0 ' * separators}$B:1 {names.sep}:1",
         special_tokens=[(name, vocabulary[name]) for name in (names.cls, names.sep)],
     )
+    if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):  # as RobertaProcessing: no spaces in offsets
+        trimmed = processors.ByteLevel(trim_offsets=True)
+        backend.post_processor = processors.Sequence([trimmed, backend.post_processor])
     return backend
 
 

@@ -171,6 +171,7 @@ def train_byte_bpe_on(
     learned = sorted(model["vocab"], key=model["vocab"].__getitem__)[len(special) :]
     vocabulary = {piece: index for index, piece in enumerate([*special, *spare, *learned])}
     backend = kinds.build_byte_bpe(vocabulary, [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
+    kinds.put_template(backend, vocabulary, names)  # as instances are written: one separator, and segments
     mark_spare(backend, spare, keeps_spaces=True)
     return Tokenizer(backend, where="trained vocabulary")
 

@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 from unit.downstream.finetuning.conftest import WORDS
 from unit.downstream.finetuning.test_span import gold_logits, question
+from unit.tokens.tokenization.conftest import edit_json
 
 from megabert.downstream.finetuning.setup import bind_kind
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
@@ -22,6 +23,7 @@ def folder(tmp_path_factory):
     text = " ".join(random.Random(1).choices(WORDS, k=4000))
     folder = tmp_path_factory.mktemp("bpe")
     save_huggingface(train_byte_bpe([text], vocab_size=350), folder, model_max_length=64)
+    edit_json(folder / "tokenizer_config.json", tokenizer_class="RobertaTokenizer")
     return folder
 
 

@@ -72,8 +72,10 @@ def test_a_mask_takes_the_spaces_before_it_whatever_its_file_says(lstrip):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_roberta_attends_within_a_pair_without_segments(rows):
-    tokenizer = train_byte_bpe(TEXTS, vocab_size=300)
+def test_roberta_attends_within_a_pair_without_segments(rows, tmp_path):
+    save_huggingface(train_byte_bpe(TEXTS, vocab_size=300), tmp_path)
+    edit_json(tmp_path / "tokenizer_config.json", tokenizer_class="RobertaTokenizer")
+    tokenizer = load_tokenizer(tmp_path)
     model = tiny_model("roberta", vocab_size=tokenizer.vocab_size, type_vocab_size=rows).eval()
     assert not pack_text(model, tokenizer, "the ship", "the sea")[1].segment_ids_T.any()
     record = record_attention(model, tokenizer, "the ship", "the sea")
