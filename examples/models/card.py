@@ -103,7 +103,8 @@ def training(folders: Folders) -> str:
     """Return recipe, steps, seed and commit, and the table of the stretches."""
     run = yaml.safe_load((folders.run / "config.yaml").read_text())
     rows = [json.loads(line) for line in folders.log.read_text().splitlines()]
-    hours, cpu = sum(row["wall_s"] for row in rows) / 3600, sum(row["cpu_s"] for row in rows)
+    hours, cpu = sum(row["wall_s"] for row in rows) / 3600, [row["cpu_s"] for row in rows if row["cpu_s"] is not None]
+    counted = "" if len(cpu) == len(rows) else f" in {len(cpu)} stretches (not recorded in the others)"
     facts = {
         "recipe": run["name"],
         "steps": " + ".join(f"{phase['steps']:,} at length {phase['max_seq_length']}" for phase in run["phases"]),
@@ -113,11 +114,11 @@ def training(folders: Folders) -> str:
         "precision": run["precision"],
         "commits": ", ".join(dict.fromkeys(row["commit"] for row in rows)),
         "stretches": len(rows),
-        "processor": f"{cpu:,.0f} s, {hours:.1f} hours by the clock on one thread of a busy machine",
+        "processor": f"{sum(cpu):,.0f} s{counted}, {hours:.1f} hours by the clock on one thread of a busy machine",
     }
     words = ("started", "from_step", "to_step", "cpu_s", "wall_s", "load", "exit")
     lines = ["| begun | from step | to step | CPU s | s | load | exit |", "|---|---|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(str(row[word]) for word in words) + " |" for row in rows]
+    lines += ["| " + " | ".join("" if row[word] is None else str(row[word]) for word in words) + " |" for row in rows]
     note = "Exit 75: stopped by a signal and saved; -9: killed, the next stretch begins at the last checkpoint before."
     curve = (
         "`curve.jsonl` has the loss in training and on held-out text over the steps, `stretches.jsonl` the table below."

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from examples.models.tools import ROOT, Folders, call
+from examples.models.tools import Folders, call
 from megabert.foundation.files import atomic_write
+from megabert.training.probes.minimal_pairs import SETS
 
-PAIRS = ROOT / "megabert" / "data" / "probe_sets"
 LENGTHS = (128, 512)
 TASKS = {"english": ("film", "snli-10k", "news"), "korean": ("bills-4k",)}
 """Sets of benchmarks/finetuning, which packages hold."""
@@ -69,7 +69,7 @@ def pairs(language: str, model: Path, path: Path, *flags: str) -> None:
 
 def sentences(language: str, model: Path, path: Path) -> None:
     """Write pseudo-log-likelihoods of the sentences of the pairs, which `same_scores.py` computes without megabert."""
-    rows = [json.loads(line) for line in (PAIRS / f"{language}.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in SETS[language].read_text().splitlines()]
     text, scored = path.with_suffix(".txt"), path.with_suffix(".jsonl")
     text.write_text("".join(f"{row[side]}\n" for row in rows for side in ("sentence_good", "sentence_bad")))
     call("megabert", "pll", text, "--model", model, "--output", scored)

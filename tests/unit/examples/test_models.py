@@ -14,6 +14,7 @@ from support.tiny_models import tiny_model, write_tokenizer
 
 from benchmarks.finetuning import baselines
 from examples.models import card, same_scores, texts
+from examples.models import scores as scores_module
 from examples.models.__main__ import main
 from examples.models.export import halve
 from examples.models.scores import scores_dir
@@ -105,6 +106,18 @@ def test_transformers_gives_the_scores_of_megabert(model, capsys):
     assert "minimal pairs: 1 of 1, 100.0%" in printed
 
 
+def test_sentences_are_those_of_the_minimal_pairs(tmp_path, monkeypatch):
+    def score(*words):
+        texts = words[2].read_text(encoding="utf-8").splitlines()
+        words[-1].write_text("".join(json.dumps({"text": text, "score": -1.00004}) + "\n" for text in texts))
+
+    monkeypatch.setattr(scores_module, "call", score)
+    scores_module.sentences("korean", tmp_path, tmp_path / "sentences.json")
+    rows = json.loads((tmp_path / "sentences.json").read_text())
+    assert len(rows) == 480
+    assert {row["score"] for row in rows} == {-1.0}
+
+
 def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     folders = folders_of("english", tmp_path / "work", tmp_path)
     for folder in (folders.run, scores_dir(folders)):
@@ -119,7 +132,8 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     shards.mkdir(parents=True)
     (shards / "manifest.json").write_text('{"totals": {"train": {"tokens": 5000, "rows": 50}}}')
     stretch = {"started": "now", "from_step": 0, "to_step": 6, "cpu_s": 7200.0, "wall_s": 9000.0, "load": 2, "exit": 75}
-    folders.log.write_text(json.dumps({**stretch, "commit": "abc1234"}) + "\n")
+    log = [{**stretch, "commit": "abc1234"}, {**stretch, "commit": "abc1234", "cpu_s": None, "load": None}]
+    folders.log.write_text("".join(json.dumps(row) + "\n" for row in log))
     group = {"group": "word_order", "pairs": 20, "accuracy": 0.9, "interval": [0.7, 0.97]}
     of_set = {**group, "group": "all", "UID": [group]}
     loss = {"predicted": 100, "loss": 3.0, "unigram_loss": 7.0, "accuracy": 0.4, "unigram_accuracy": 0.05}
@@ -147,7 +161,8 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
         "| film | accuracy | 75.0 +- 1.0 | 50.0 +- 1.0 | 60.0 | 80.0 |",
         "| the [MASK] . | ship 50%, sea 25% |",
         "| commits | abc1234 |",
-        "| processor | 7,200 s, 2.5 hours by the clock on one thread of a busy machine |",
+        "| processor | 7,200 s in 1 stretches (not recorded in the others), 5.0 hours by the clock on one thread of a busy",
+        "| now | 0 | 6 |  | 9000.0 |  | 75 |",
         "| BERT-Tiny | 4.4 million |",
         "It has read 2 million pieces of text",
         "It is small and has read its texts 400.0 times:",
