@@ -161,9 +161,11 @@ def write_model_files(
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
     copy_tokenizer(tokenizer_dir, folder)
     segments = ["token_type_ids"] if reads_segments(config, tokenizer) else []
-    state_settings(folder, model_input_names=["input_ids", *segments, "attention_mask"])
-    if card.longest:
-        state_settings(folder, model_max_length=card.longest)
+    positions = config.max_position_embeddings
+    length = card.longest or configs.stated_length(folder, positions) or positions
+    state_settings(folder, model_input_names=["input_ids", *segments, "attention_mask"], model_max_length=length)
+    if config.enhanced_mask_decoder and head.architecture == configs.ARCHITECTURES[config.family]["none"]:
+        card = replace(card, pipeline="feature-extraction")  # transformers' class lacks the decoder that fills masks
     parameters = sum(value.numel() for value in weights.values())
     text = render_card(card, config, architecture=head.architecture, parameters=parameters)
     atomic_write(folder / "README.md", text)

@@ -36,19 +36,20 @@ class Sequences:
     def add(self, a: NDArray[np.int32], b: NDArray[np.int32] | None = None) -> None:
         """Append ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``.
 
-        A pair that is too long is truncated as in google-research/bert: the longer text loses its end first.
+        A pair that is too long is truncated as by transformers: the longer text loses its end first.
 
         Args:
             a: Ids of the first text.
             b: Ids of the second text.
         """
         # Of a pair that is too long, a ``b`` shorter than half of the room stays whole, and a longer one keeps half of
-        # it or all that ``a`` leaves. So both are cut to the same length, or only the longer one is cut.
+        # it or all that ``a`` leaves. So both are cut to the same length, or only the longer one is cut. Of an odd room
+        # the longer text has one token more, and ``b`` if both are as long.
         room = self.max_length - (2 if b is None else 2 + self.tokenizer.separators_in_pair)
         total = len(a) + (0 if b is None else len(b))
         if total > room:
             self.num_truncated += 1
-            kept_b = 0 if b is None else min(len(b), max(room // 2, room - len(a)))
+            kept_b = 0 if b is None else min(len(b), max((room + (len(b) >= len(a))) // 2, room - len(a)))
             a, b = a[: room - kept_b], None if b is None else b[:kept_b]
         ids, start = self.tokenizer.join(a, b)
         self.ids.append(ids)

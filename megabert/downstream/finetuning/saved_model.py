@@ -93,6 +93,8 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
         fields["label2id"] = kind.ids
     if kind.task.kind in PROBLEMS:
         fields["problem_type"] = PROBLEMS[kind.task.kind]
+    if kind.task.kind == "regression":  # a cross-encoder would take the sigmoid of one output
+        fields["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return fields
 
 

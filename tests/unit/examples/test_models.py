@@ -161,7 +161,7 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
         "| film | accuracy | 75.0 +- 1.0 | 50.0 +- 1.0 | 60.0 | 80.0 |",
         "| the [MASK] . | ship 50%, sea 25% |",
         "| commits | abc1234 |",
-        "| processor | 7,200 s in 1 stretches (not recorded in the others), 5.0 hours by the clock on one thread of a busy",
+        "| processor | 7,200 s in 1 stretches (not recorded in the others), 5.0 hours by the clock on one thread of a",
         "| now | 0 | 6 |  | 9000.0 |  | 75 |",
         "| BERT-Tiny | 4.4 million |",
         "It has read 2 million pieces of text",

@@ -53,6 +53,26 @@ def test_fill_mask_pipeline_runs_on_the_export(config, tokenizer_dir, tmp_path):
     assert len(pipeline("the cat sat on the [MASK] .")) == 5
 
 
+@pytest.mark.parametrize("stated", [512, 10**30, None, 32, 16])
+def test_a_tokenizer_cuts_texts_at_a_length_that_the_model_has(stated, config, tokenizer_dir, tmp_path):
+    shutil.copytree(tokenizer_dir, tmp_path / "tokenizer")
+    path = tmp_path / "tokenizer" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": stated}))
+    write(tmp_path / "out", model_of(config), tmp_path / "tokenizer")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.model_max_length == (16 if stated == 16 else 32)
+
+
+def test_a_masked_lm_whose_decoder_transformers_lacks_is_offered_without_its_guesses(config, tokenizer_dir, tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    sizes |= {"vocab_size": config.vocab_size, "max_position_embeddings": 32}
+    deberta = ModelConfig(family="deberta-v3", generator_size=None, generator_layers=None, **sizes)
+    write(tmp_path / "out", model_of(deberta, "none"), tokenizer_dir)
+    card = (tmp_path / "out/README.md").read_text()
+    assert "pipeline_tag: feature-extraction" in card
+    assert "fill-mask" not in card
+
+
 def test_card_has_a_header_and_all_that_was_measured(config, tokenizer_dir, tmp_path):
     write(tmp_path / "out", model_of(config), tokenizer_dir)
     _, header, body = (tmp_path / "out/README.md").read_text().split("---\n", 2)
