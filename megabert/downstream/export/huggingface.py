@@ -178,12 +178,12 @@ def write_model_files(
 
 
 def state_settings(folder: Path, **settings: Any) -> None:
-    """Let the tokenizers of a folder have settings of the model.
+    """Write settings of a model into all ``tokenizer_config.json`` of a folder.
 
     Args:
         folder: A folder; folders within, such as a generator's, count.
         settings: ``model_max_length``, the trained length, since positions after it are noise; ``model_input_names``,
-            without which some classes give a model with segments none, or segments to one that has none.
+            since the defaults of some classes leave segments out, or have them for a model without segments.
     """
     for path in folder.rglob("tokenizer_config.json"):
         write_json(path, {**configs.read_object(path), **settings}, ensure_ascii=False)

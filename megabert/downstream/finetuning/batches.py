@@ -43,8 +43,8 @@ class Sequences:
             b: Ids of the second text.
         """
         # Of a pair that is too long, a ``b`` shorter than half of the room stays whole, and a longer one keeps half of
-        # it or all that ``a`` leaves. So both are cut to the same length, or only the longer one is cut. Of an odd room
-        # the longer text has one token more, and ``b`` if both are as long.
+        # it or all that ``a`` leaves. So both are cut to the same length, or only the longer one is cut. If the room is
+        # odd, the longer text keeps one token more, and ``b`` if both are equally long.
         room = self.max_length - (2 if b is None else 2 + self.tokenizer.separators_in_pair)
         total = len(a) + (0 if b is None else len(b))
         if total > room:
